@@ -1,0 +1,131 @@
+"""Django settings, from the typed environment (`config.env`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict
+
+from config.env import Env
+from config.logs import logging_config
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# manage.py commands and tests in a checkout are development unless DEBUG says otherwise; a server that knows its
+# DATABASE_URL is production unless DEBUG says otherwise.
+if "DEBUG" not in os.environ and "DATABASE_URL" not in os.environ:
+    os.environ["DEBUG"] = "1"
+
+ENV = Env.read()
+if ENV.database_url is None or ENV.redis_url is None:
+    from config.embedded import ensure_services
+
+    ensure_services(BASE_DIR / ".dev", need_postgres=ENV.database_url is None, need_redis=ENV.redis_url is None)
+    ENV = Env.read()
+assert ENV.database_url is not None
+assert ENV.redis_url is not None
+
+SECRET_KEY = ENV.secret_key
+DEBUG = ENV.debug
+ALLOWED_HOSTS = list(ENV.allowed_hosts)
+
+INSTALLED_APPS = [
+    "django_dramatiq",  # before apps with actors: it sets the broker
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "core",
+    "messaging",
+    "devtools",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+
+def _database(url: str) -> dict[str, Any]:
+    parts = conninfo_to_dict(url)
+    names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+    database: dict[str, Any] = {names[k]: str(v) for k, v in parts.items() if k in names}
+    options: dict[str, Any] = {k: v for k, v in parts.items() if k not in names}
+    # A statement of ours is short; a connection that died without a word is noticed within half a minute.
+    options |= {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        **database,
+        "CONN_MAX_AGE": 60,
+        "OPTIONS": options,
+        "TEST": {"NAME": os.environ.get("TEST_DATABASE_NAME") or None},
+    }
+
+
+DATABASES = {"default": _database(ENV.database_url)}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = ENV.redis_url
+DRAMATIQ_BROKER = {
+    "BROKER": "core.broker.RailBroker",
+    "OPTIONS": {"url": REDIS_URL},
+    # Short on purpose: no Retries (the ledger retries), no TimeLimit (it interrupts threads at any byte code), no
+    # AdminMiddleware (nine statements a message).
+    "MIDDLEWARE": ["django_dramatiq.middleware.DbConnectionsMiddleware"],
+}
+
+ENCRYPTION_KEYS = ENV.encryption_keys
+FINGERPRINT_KEY = ENV.fingerprint_key
+RESEND_API_KEY = ENV.resend_api_key
+RESEND_BASE_URL = ENV.resend_base_url
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["messaging.api.auth.ApiKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["messaging.api.parsers.BoundedJSONParser"],
+    "EXCEPTION_HANDLER": "messaging.api.errors.exception_handler",
+    "UNAUTHENTICATED_USER": None,
+}
+
+LOGGING = logging_config(ENV)
+LOGGING_CONFIG = "logging.config.dictConfig"
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en-us"
+USE_I18N = False
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "build" / "static"
+
+if not DEBUG:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SECURE_HSTS_SECONDS = 31_536_000
