@@ -1,0 +1,22 @@
+"""The tables of the domain. One file per concept."""
+
+from messaging.models.batch import Batch
+from messaging.models.blast import Blast, BlastReject
+from messaging.models.bucket import RateLimitBucket
+from messaging.models.content import Content
+from messaging.models.idempotency import IdempotencyKey
+from messaging.models.lane import TenantLane
+from messaging.models.send import Send
+from messaging.models.sender_domain import SenderDomain
+
+__all__ = [
+    "Batch",
+    "Blast",
+    "BlastReject",
+    "Content",
+    "IdempotencyKey",
+    "RateLimitBucket",
+    "Send",
+    "SenderDomain",
+    "TenantLane",
+]

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from core.ids import new_id
+from core.models import Tenant
+from messaging.lifecycle import BlastState
+from messaging.models.content import Content
+from messaging.models.lane import LaneMixin
+
+
+class Blast(LaneMixin):
+    """Many sends planned together from one content. Its row is their lane: paused, held, cancelled and expired here.
+
+    `has_due` and `low` are hints (notes in docs/decisions): `low` is an id at or below its first queued send, and
+    `has_due` says that there is one. The clock writes them from facts; whoever makes sends due sets `has_due` too.
+    A wrong hint delays a marketing blast by one beat of the clock and never loses a send.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, db_index=False, related_name="blasts")
+    content = models.ForeignKey(Content, on_delete=models.PROTECT, db_index=False, related_name="+")
+    name = models.CharField(max_length=200, default="", blank=True)
+    channel = models.CharField(max_length=16)
+    category = models.CharField(max_length=16)
+    rail = models.CharField(max_length=16)
+    priority = models.SmallIntegerField()
+    state = models.CharField(max_length=16, default=BlastState.PLANNING)
+    not_before = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    has_due = models.BooleanField(default=False)
+    low = models.UUIDField(null=True, blank=True)
+    # Planning: how far the recipient list was read (committed together with the sends of those rows), what came of it.
+    rows_read = models.BigIntegerField(default=0)
+    planned = models.BigIntegerField(default=0)
+    duplicates = models.BigIntegerField(default=0)
+    rejected = models.BigIntegerField(default=0)
+    created_at = models.DateTimeField(db_default=Now())
+    launched_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "messaging_blasts"
+        constraints = [
+            models.CheckConstraint(
+                name="messaging_blasts_category_rail",
+                condition=models.Q(category="transactional", rail="transactional", priority=0)
+                | models.Q(category="product", rail="transactional", priority=1)
+                | models.Q(category="marketing", rail="marketing", priority=2),
+            ),
+            models.CheckConstraint(
+                name="messaging_blasts_state", condition=models.Q(state__in=[s.value for s in BlastState])
+            ),
+            models.CheckConstraint(
+                name="messaging_blasts_hold_has_end",
+                condition=models.Q(hold_code="") | models.Q(held_until__isnull=False),
+            ),
+        ]
+        indexes = [
+            models.Index(
+                name="messaging_blasts_ring",
+                fields=["channel", "rail", "priority", "tenant", "id"],
+                condition=models.Q(state="running", has_due=True),
+            ),
+            models.Index(name="messaging_blasts_live", fields=["state"], condition=~models.Q(state="finished")),
+            models.Index(name="messaging_blasts_tenant", fields=["tenant", "id"]),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class BlastReject(models.Model):
+    """A row of a recipient list that became no send: its line and why. Never the row itself (it may hold an address)."""
+
+    blast = models.ForeignKey(Blast, on_delete=models.CASCADE, db_index=False, related_name="rejects")
+    line = models.BigIntegerField(help_text="1 is the header of a CSV file.")
+    code = models.CharField(max_length=64)
+    reason = models.TextField()
+
+    class Meta:
+        db_table = "messaging_blast_rejects"
+        constraints = [models.UniqueConstraint(name="messaging_blast_rejects_one", fields=["blast", "line"])]
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.code}"

@@ -1,0 +1,53 @@
+"""A lane is what is found, paused, held and cancelled as one: a blast, or a tenant's single sends on a rail."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from core.models import Tenant
+from messaging.rails import Channel, Rail
+
+
+class LaneMixin(models.Model):
+    """What the dispatcher may write on a lane when the provider refuses its content.
+
+    `isolated`: its sends go out in a batch of their own, so that a refusal names it and nobody else waits for it.
+    `hold_code` with `held_until`: nothing is sent but one send at `held_until`, to see whether the cause is gone.
+    """
+
+    isolated = models.BooleanField(default=False)
+    hold_code = models.CharField(max_length=64, default="", blank=True)
+    hold_detail = models.TextField(default="", blank=True)
+    held_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        abstract = True
+
+
+class TenantLane(LaneMixin):
+    """A tenant's single sends on a rail, if there is anything to say of them. No row: it is running, mixed, not held.
+
+    Written under the tenant row's lock (FOR NO KEY UPDATE), because a missing row cannot be locked.
+    """
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="lanes")
+    channel = models.CharField(max_length=16)
+    rail = models.CharField(max_length=16)
+    paused = models.BooleanField(default=False)
+
+    class Meta:
+        db_table = "messaging_tenant_lanes"
+        constraints = [
+            models.UniqueConstraint(name="messaging_tenant_lanes_one", fields=["tenant", "channel", "rail"]),
+            models.CheckConstraint(name="messaging_tenant_lanes_rail", condition=models.Q(rail__in=[r.value for r in Rail])),
+            models.CheckConstraint(
+                name="messaging_tenant_lanes_channel", condition=models.Q(channel__in=[c.value for c in Channel])
+            ),
+            models.CheckConstraint(
+                name="messaging_tenant_lanes_hold_has_end",
+                condition=models.Q(hold_code="") | models.Q(held_until__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.channel} {self.rail}"
