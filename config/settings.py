@@ -103,6 +103,7 @@ DRAMATIQ_BROKER = {
 
 ENCRYPTION_KEYS = ENV.encryption_keys
 FINGERPRINT_KEY = ENV.fingerprint_key
+MESSAGING_PROVIDERS = {"email": "messaging.providers.resend.ResendAdapter"}
 RESEND_API_KEY = ENV.resend_api_key
 RESEND_BASE_URL = ENV.resend_base_url
 
