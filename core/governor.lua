@@ -1,0 +1,407 @@
+-- The governor: rate limits, priority and fairness of one provider, decided in one step. Specification: docs/governor.md.
+--
+-- KEYS[1] state    hash        global level, waiting mark, block, ring cursors, circuit
+-- KEYS[2] tenants  hash        tenant id -> "tokens:at:mark"
+-- KEYS[3] flights  sorted set  grant id -> time at which it is forgotten
+-- ARGV[1] "acquire" | "settle"
+-- ARGV[2] arguments as JSON (units: seconds, tokens)
+--
+-- Times are seconds since the epoch from Redis' own clock. Replies are arrays; times in replies are microseconds.
+
+local state_key, tenants_key, flights_key = KEYS[1], KEYS[2], KEYS[3]
+local args = cjson.decode(ARGV[2])
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local TENANT_MARK_SLACK = 1
+
+local state = {}
+do
+  local flat = redis.call('HGETALL', state_key)
+  for i = 1, #flat, 2 do state[flat[i]] = flat[i + 1] end
+end
+local written = {}
+
+local function number(field) return tonumber(state[field] or '') or 0 end
+local function text(field) return state[field] or '' end
+local function fixed(value) return string.format('%.6f', value) end
+local function put(field, value)
+  state[field] = value
+  written[#written + 1] = field
+  written[#written + 1] = value
+end
+local function put_number(field, value) put(field, fixed(value)) end
+local function flush()
+  if #written > 0 then redis.call('HSET', state_key, unpack(written)) end
+end
+local function micros(seconds) return math.ceil(seconds * 1000000 - 0.5) end
+
+-- A bucket is [capacity, refill per second, reserve].
+local function level(tokens, at, capacity, refill)
+  return math.min(capacity, tokens + math.max(0, now - at) * refill)
+end
+
+local function global_level(bucket)
+  if not state.tokens then return math.min(1, bucket[1]) end
+  return level(number('tokens'), number('at'), bucket[1], bucket[2])
+end
+
+local function quota_level(bucket)
+  if not state.q_tokens then return bucket[1] end
+  return level(number('q_tokens'), number('q_at'), bucket[1], bucket[2])
+end
+
+local function tenant_of(stored, capacity, refill)
+  if not stored then return capacity, 0 end
+  local tokens, at, mark = string.match(stored, '^([^:]*):([^:]*):([^:]*)$')
+  return level(tonumber(tokens), tonumber(at), capacity, refill), tonumber(mark)
+end
+
+local function tenant_text(tokens, mark) return fixed(tokens) .. ':' .. fixed(now) .. ':' .. fixed(mark) end
+
+redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', fixed(now))
+
+local function close_circuit()
+  for _, field in ipairs({'circuit', 'run', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
+  for _, field in ipairs({'permit_until', 'probe_at', 'probe_n', 'opened'}) do put(field, '0') end
+end
+
+local function open_circuit(reason)
+  close_circuit()
+  put('circuit', reason)
+  put_number('opened', now)
+  put_number('probe_at', now + 0.5 + args.jitter / 2)
+end
+
+---------------------------------------------------------------------------------------------------------------- acquire
+
+-- Tenants of this call, each once: level, mark, what they may still take.
+local function load_tenants(wants, marketing)
+  local ids, seen = {}, {}
+  for _, want in ipairs(wants) do
+    if not seen[want[1]] then
+      seen[want[1]] = want
+      ids[#ids + 1] = string.format('%.0f', want[1])
+    end
+  end
+  local stored = redis.call('HMGET', tenants_key, unpack(ids))
+  local tenants = {}
+  for i, id in ipairs(ids) do
+    local want = seen[tonumber(id)]
+    local tokens, mark = tenant_of(stored[i], want[4], want[5])
+    local reserve = marketing and want[6] or 0
+    local free = math.floor(tokens - reserve + 0.0000005)
+    local starved = 0
+    if free < 1 then starved = (1 + reserve - tokens) / want[5] end
+    if marketing and mark > now then
+      free = 0
+      starved = math.max(starved, mark - now)
+    end
+    tenants[want[1]] = {
+      id = id, tokens = tokens, mark = mark, refill = want[5], free = math.max(0, free), starved = starved, taken = 0,
+      short = false, touched = false,
+    }
+  end
+  return tenants
+end
+
+-- Max-min split of `room` among one priority's wants. Returns what was given and the new cursor (nil: nothing given).
+local function split(wants, room, cursor)
+  table.sort(wants, function(a, b)
+    local a_after, b_after = a.tenant > cursor, b.tenant > cursor
+    if a_after ~= b_after then return a_after end
+    return a.tenant < b.tenant
+  end)
+  local by_demand = {}
+  for position, want in ipairs(wants) do
+    want.position = position
+    if want.demand > 0 then by_demand[#by_demand + 1] = want end
+  end
+  table.sort(by_demand, function(a, b)
+    if a.demand ~= b.demand then return a.demand < b.demand end
+    return a.position < b.position
+  end)
+  local left, given, extra_from = #by_demand, 0, nil
+  for i, want in ipairs(by_demand) do
+    local share = math.floor((room - given) / left)
+    if want.demand > share then
+      for j = i, #by_demand do by_demand[j].share = share end
+      given = given + share * left
+      extra_from = share
+      break
+    end
+    want.share = want.demand
+    given = given + want.demand
+    left = left - 1
+  end
+  local last, last_extra
+  for _, want in ipairs(wants) do
+    if extra_from and given < room and want.demand > extra_from then
+      want.share = want.share + 1
+      given = given + 1
+      last_extra = want.tenant
+    end
+    if want.share > 0 then last = want.tenant end
+  end
+  return given, last_extra or last
+end
+
+local function acquire()
+  local marketing = args.rail == 'marketing'
+  local due = args.kind == 'due'
+  local wants = due and args.wants or {}
+  local epoch = number('epoch')
+  local shares, starved, priorities, cursors = {}, {}, {}, {}
+  for i, want in ipairs(wants) do
+    shares[i], starved[i] = 0, 0
+    if not cursors[want[2]] then
+      priorities[#priorities + 1] = want[2]
+      cursors[want[2]] = number('cursor:' .. want[2])
+    end
+  end
+  table.sort(priorities)
+  local function cursor_list()
+    local list = {}
+    for i, priority in ipairs(priorities) do list[i] = {priority, cursors[priority]} end
+    return list
+  end
+  local function wait(seconds, reason)
+    flush()
+    return {0, micros(now), math.max(1, micros(seconds)), reason, epoch, 0, shares, starved, cursor_list()}
+  end
+
+  -- 1 circuit
+  local probe = text('circuit') ~= ''
+  if probe then
+    if number('permit_until') > now then return wait(number('permit_until') - now, 'circuit') end
+    local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
+    local from = number('probe_at')
+    if (due and marketing) or (not due and args.batch == text('probe_last')) then
+      from = from + 2 * args.grace
+    elseif args.kind ~= preferred then
+      from = from + args.grace
+    end
+    if now < from then return wait(from - now, 'circuit') end
+  end
+
+  -- 2 block, 3 waiting mark
+  if number('blocked') > now then return wait(number('blocked') - now, text('blocked_why')) end
+  if marketing and number('mark') > now then return wait(number('mark') - now, 'transactional_waits') end
+
+  -- 4 quota
+  local room, quota = args.max_batch, due and args.quota ~= cjson.null and args.quota or nil
+  local quota_tokens
+  if quota then
+    local reserve = marketing and quota[3] or 0
+    quota_tokens = quota_level(quota)
+    local free = math.floor(quota_tokens - reserve + 0.0000005)
+    if free < 1 then return wait((1 + reserve - quota_tokens) / quota[2], 'quota') end
+    room = math.min(room, free)
+  end
+
+  local request = args.request
+  local tokens = global_level(request)
+  local reserve = marketing and request[3] or 0
+  -- A refused marketing call needs no look at its tenants: nothing of theirs would change.
+  if marketing and tokens - reserve < 1 - 0.0000005 then return wait((1 + reserve - tokens) / request[2], 'global') end
+
+  -- 5 tenants
+  local tenants = due and load_tenants(wants, marketing) or {}
+  local by_priority, possible, shortest = {}, 0, nil
+  for _, priority in ipairs(priorities) do by_priority[priority] = {} end
+  for i, want in ipairs(wants) do
+    local tenant = tenants[want[1]]
+    if tenant.free < 1 then
+      starved[i] = math.max(1, micros(tenant.starved))
+      shortest = math.min(shortest or tenant.starved, tenant.starved)
+    end
+    by_priority[want[2]][#by_priority[want[2]] + 1] = {index = i, tenant = want[1], want = want[3], share = 0}
+  end
+  local unpromised = {}
+  for id, tenant in pairs(tenants) do unpromised[id] = tenant.free end
+  for _, priority in ipairs(priorities) do
+    for _, want in ipairs(by_priority[priority]) do
+      local tenant = tenants[want.tenant]
+      want.demand = math.min(want.want, unpromised[want.tenant])
+      unpromised[want.tenant] = unpromised[want.tenant] - want.demand
+      possible = possible + want.demand
+      if not marketing and want.demand < want.want then
+        tenant.short = true
+        tenant.mark = now + math.max(0, (1 - tenant.tokens) / tenant.refill) + TENANT_MARK_SLACK
+        tenant.touched = true
+      end
+    end
+  end
+  local function store_tenants()
+    local fields = {}
+    for _, tenant in pairs(tenants) do
+      if tenant.touched then
+        fields[#fields + 1] = tenant.id
+        fields[#fields + 1] = tenant_text(tenant.tokens - tenant.taken, tenant.mark)
+      end
+    end
+    if #fields > 0 then redis.call('HSET', tenants_key, unpack(fields)) end
+  end
+  if due and possible == 0 then
+    store_tenants()
+    return wait(shortest or 1, 'tenant')
+  end
+
+  -- 6 global token
+  if tokens - reserve < 1 - 0.0000005 then
+    local seconds = (1 + reserve - tokens) / request[2]
+    put_number('mark', now + seconds + args.slack)
+    store_tenants()
+    return wait(seconds, 'global')
+  end
+
+  -- 7 split
+  local total = 0
+  for _, priority in ipairs(priorities) do
+    if total < room then
+      local given, cursor = split(by_priority[priority], room - total, cursors[priority])
+      total = total + given
+      if cursor then
+        cursors[priority] = cursor
+        put('cursor:' .. priority, string.format('%.0f', cursor))
+      end
+    end
+  end
+  for _, priority in ipairs(priorities) do
+    for _, want in ipairs(by_priority[priority]) do
+      local tenant = tenants[want.tenant]
+      shares[want.index] = want.share
+      if want.share > 0 then
+        tenant.taken = tenant.taken + want.share
+        tenant.touched = true
+      end
+      if want.share < want.want then tenant.unmet = true end
+    end
+  end
+  for _, tenant in pairs(tenants) do
+    if not marketing and not tenant.unmet and tenant.mark > 0 then
+      tenant.mark = 0
+      tenant.touched = true
+    end
+  end
+
+  -- 8 grant
+  put_number('tokens', tokens - 1)
+  put_number('at', now)
+  put('spent', string.format('%.0f', number('spent') + 1))
+  if quota then
+    put_number('q_tokens', quota_tokens - total)
+    put_number('q_at', now)
+  end
+  if not marketing and number('mark') > 0 then put('mark', '0') end
+  store_tenants()
+  redis.call('ZADD', flights_key, fixed(now + args.flight_ttl), args.grant)
+  if probe then
+    put('permit', args.grant)
+    put_number('permit_until', now + args.flight_ttl)
+    put('probe_last', args.batch)
+    put('probe_next', due and 'replay' or 'due')
+  end
+  flush()
+  return {1, micros(now), 0, '', epoch, probe and 1 or 0, shares, starved, cursor_list()}
+end
+
+----------------------------------------------------------------------------------------------------------------- settle
+
+local function give_back(request, quota)
+  if args.unused then
+    put('spent', string.format('%.0f', number('spent') - 1))
+    if args.epoch == number('epoch') then
+      put_number('tokens', math.min(request[1], global_level(request) + 1))
+      put_number('at', now)
+    end
+  end
+  if quota and args.quota_back > 0 then
+    put_number('q_tokens', math.min(quota[1], quota_level(quota) + args.quota_back))
+    put_number('q_at', now)
+  end
+  for _, entry in ipairs(args.back) do
+    local id = string.format('%.0f', entry[1])
+    local stored = redis.call('HGET', tenants_key, id)
+    if stored then -- a missing tenant is full already
+      local tokens, at, mark = string.match(stored, '^([^:]*):([^:]*):([^:]*)$')
+      tokens = math.min(entry[3], tonumber(tokens) + entry[2])
+      redis.call('HSET', tenants_key, id, fixed(tokens) .. ':' .. at .. ':' .. mark)
+    end
+  end
+end
+
+local function count_failure()
+  local batches, known = 0, false
+  for id in string.gmatch(text('run'), '[^,]+') do
+    batches = batches + 1
+    known = known or id == args.batch
+  end
+  if known then return batches end
+  put('run', batches == 0 and args.batch or text('run') .. ',' .. args.batch)
+  return batches + 1
+end
+
+local function settle()
+  local request = args.request
+  local quota = args.quota ~= cjson.null and args.quota or nil
+  local event = args.event
+  local in_flight = redis.call('ZREM', flights_key, args.grant)
+  local was_open = text('circuit') ~= ''
+  local was_permit = text('permit') == args.grant
+  if in_flight == 1 then give_back(request, quota) end
+
+  if event == 'accepted' or event == 'answered' then
+    if event == 'accepted' then put('strikes', '0') end
+    put('run', '')
+    if was_open then close_circuit() end
+  elseif event == 'rate_limited' or event == 'quota' then
+    local strikes = number('strikes') + 1
+    local pause = args.retry_after
+    if pause == cjson.null then pause = math.min(60, 2 ^ math.min(10, strikes - 1)) * (1 + args.jitter) / 2 end
+    pause = math.min(86400, math.max(1, pause))
+    put('strikes', string.format('%.0f', strikes))
+    if now + pause > number('blocked') then
+      put_number('blocked', now + pause)
+      put('blocked_why', event)
+    end
+    put('tokens', '0')
+    put_number('at', number('blocked') - 1 / request[2])
+    put('epoch', string.format('%.0f', number('epoch') + 1))
+    put('run', '')
+    if was_open and text('circuit') ~= 'credential' then close_circuit() end
+  elseif event == 'failed' then
+    if count_failure() >= 3 and not was_open then open_circuit('unreachable') end
+  elseif event == 'credential' then
+    if not was_open then open_circuit('credential') end
+  end
+
+  if was_open and text('circuit') ~= '' and was_permit then
+    put('permit', '')
+    put('permit_until', '0')
+    if event ~= 'none' then
+      local n = number('probe_n') + 1
+      put('probe_n', string.format('%.0f', n))
+      put_number('probe_at', now + math.min(30, 2 ^ math.min(10, n)) * (1 + args.jitter) / 2)
+    end
+  end
+
+  if args.remaining ~= cjson.null and event ~= 'rate_limited' and event ~= 'quota' then
+    local free = math.max(0, args.remaining - redis.call('ZCARD', flights_key))
+    if global_level(request) > free then
+      put_number('tokens', free)
+      put_number('at', now)
+      put('epoch', string.format('%.0f', number('epoch') + 1))
+    end
+  end
+
+  flush()
+  local is_open = text('circuit') ~= ''
+  return {
+    in_flight, micros(now), text('circuit'), (is_open and not was_open) and 1 or 0, (was_open and not is_open) and 1 or 0,
+    micros(math.max(0, number('blocked') - now)),
+  }
+end
+
+if ARGV[1] == 'acquire' then return acquire() end
+if ARGV[1] == 'settle' then return settle() end
+return redis.error_reply('governor: unknown operation ' .. tostring(ARGV[1]))
