@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-#: Values for development only: public, so that nobody mistakes them for secrets. `Env.read` refuses them with DEBUG off.
-_DEV_SECRET_KEY = "development-only-not-a-secret"
+#: Values for development only: public, so that nobody takes them for secrets. `Env.read` refuses them with DEBUG off.
+_DEV_SECRET_KEY = "development-only-not-a-secret"  # noqa: S105  # public, see above
 _DEV_ENCRYPTION_KEYS = "dev:" + base64.urlsafe_b64encode(hashlib.sha256(b"development-only").digest()).decode()
 _DEV_FINGERPRINT_KEY = base64.urlsafe_b64encode(hashlib.sha256(b"development-only-fp").digest()).decode()
 

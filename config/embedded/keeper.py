@@ -39,6 +39,8 @@ log = logging.getLogger("keeper")
 #: A predecessor that has just lost its last client needs this long to stop its servers, at worst.
 _PREDECESSOR_SECONDS = 30.0
 _LINE_BYTES = 4_096
+#: A log that is larger when a keeper starts begins anew.
+_LOG_BYTES = 2_000_000
 
 
 class Keeper:
@@ -133,6 +135,9 @@ class Keeper:
 def run(options: Options, first: socket.socket) -> None:
     paths = Paths.of(options.folder)
     with lock(paths.keeper_lock, seconds=_PREDECESSOR_SECONDS):
+        for path in options.folder.glob("*.log"):
+            if path.stat().st_size > _LOG_BYTES:
+                os.truncate(path, 0)
         sockets_folder(paths.sockets)
         paths.control.unlink(missing_ok=True)  # of a keeper that was killed
         keeper = Keeper(options, paths, first)
@@ -160,7 +165,7 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """`python -m config.embedded.keeper FOLDER FD` and the EMBEDDED_ variables; started by `config.embedded.client` only."""
+    """`python -m config.embedded.keeper FOLDER FD`, with the EMBEDDED_ variables; `config.embedded.client` does."""
     folder, descriptor = sys.argv[1:]
     if os.fork():
         os._exit(0)

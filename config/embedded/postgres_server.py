@@ -55,14 +55,18 @@ class PostgresServer(Server):
         self._home = data_home(paths.folder, as_other_user=self.account is not None)
         self._data = self._home / "postgres"
         self._unfinished = self._home / "postgres.new"
+        # Where the data is elsewhere, a link leads there; deleting the data folder deletes the link and so the data.
+        self._link = paths.folder / "postgres" if self._home != paths.folder else None
 
     @property
     def url(self) -> str:
         return f"postgresql://{_SUPERUSER}@/{_DATABASE}?host={quote(str(self._sockets), safe='')}"
 
     def prepare(self, lock_descriptor: int) -> Sequence[str]:
-        programs = binaries(as_other_user=self.account is not None)
+        programs = self.options.postgres_bin or binaries(as_other_user=self.account is not None)
         self._own_folder(self._sockets)
+        if self._link and not self._link.is_symlink() and self._data.exists():
+            shutil.rmtree(self._data)  # the data folder that it belonged to has been deleted
         if not self._data.exists():
             self._initialise(programs, lock_descriptor)
         if (version := (self._data / "PG_VERSION").read_text().strip()) != _MAJOR:
@@ -90,7 +94,8 @@ class PostgresServer(Server):
         for path in (self._data, self._unfinished):
             if path.exists():
                 shutil.rmtree(path)
-        if self._home != self.paths.folder:
+        if self._link:
+            self._link.unlink(missing_ok=True)
             self._home.rmdir()
 
     def _initialise(self, programs: Path, lock_descriptor: int) -> None:
@@ -108,6 +113,9 @@ class PostgresServer(Server):
             if process.wait() != 0:
                 raise EmbeddedServiceError(with_log("initdb failed.", self.log) + self.advice)
         unfinished.rename(self._data)
+        if self._link:
+            self._link.unlink(missing_ok=True)
+            self._link.symlink_to(self._data)
 
     def _own_folder(self, path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -134,7 +134,7 @@ class Server(ABC):
         return self.paths.folder / f"{self.name}.lock"
 
     def _end_left_over(self) -> None:
-        """A keeper that was killed may have left its server behind: on Linux it is ending already, elsewhere it runs."""
+        """A keeper that was killed may have left its server behind: on Linux it is ending, elsewhere it runs."""
         with contextlib.suppress(TimeoutError), lock(self._lock_path, seconds=0.001):
             return
         pid = self.left_over_pid()
