@@ -63,3 +63,8 @@ def keyring() -> Keyring:
 def fingerprint(address: str) -> bytes:
     """16 bytes that stand for `address` (already normalised by the caller) in indexes and look-ups."""
     return hmac.digest(settings.FINGERPRINT_KEY, address.encode(), "sha256")[:FINGERPRINT_BYTES]
+
+
+def keyed_digest(data: bytes) -> bytes:
+    """32 bytes that stand for `data`: equal data, equal digests; without the key a guess cannot be tested."""
+    return hmac.digest(settings.FINGERPRINT_KEY, data, "sha256")

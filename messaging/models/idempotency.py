@@ -13,7 +13,7 @@ class IdempotencyKey(models.Model):
     operation = models.CharField(max_length=16)  # "sends" | "blasts"
     key = models.CharField(max_length=255)
     request_digest = models.BinaryField(max_length=32)
-    object_id = models.UUIDField()
+    answer = models.JSONField(help_text="What the first request was answered; repeated as it is.")
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -24,4 +24,4 @@ class IdempotencyKey(models.Model):
         indexes = [models.Index(name="messaging_idempotency_age", fields=["created_at"])]
 
     def __str__(self) -> str:
-        return f"{self.operation} {self.object_id}"
+        return f"{self.operation} {self.pk}"
