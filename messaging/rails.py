@@ -44,3 +44,8 @@ PRIORITIES: dict[Rail, tuple[int, ...]] = {
 def queue_name(channel: Channel, rail: Rail) -> str:
     """The broker queue of a rail, e.g. `notif.email.transactional`."""
     return f"notif.{channel}.{rail}"
+
+
+def actor_name(channel: Channel, rail: Rail) -> str:
+    """The actor that serves a rail's queue."""
+    return f"dispatch_{channel}_{rail}"

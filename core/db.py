@@ -1,0 +1,43 @@
+"""Raw SQL for the parts where the plan of a statement is the product.
+
+`ledger_cursor()` gives a psycopg cursor on Django's connection, inside whatever transaction is open there. It binds on
+the server and prepares what it repeats: the ledger's statements are long and their planning would cost more than their
+execution. Errors are Django's (`django.db.Error`), so that its bookkeeping notices a dead connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psycopg
+from django.db import connection
+from psycopg.rows import TupleRow
+
+
+class LedgerCursor:
+    """A thin skin over psycopg's cursor: named parameters, every statement prepared."""
+
+    def __init__(self, cursor: psycopg.Cursor[TupleRow]) -> None:
+        self._cursor = cursor
+
+    def run(self, sql: str, parameters: Mapping[str, Any] | None = None) -> int:
+        """Execute; returns the number of rows touched."""
+        self._cursor.execute(cast("Any", sql), parameters, prepare=True)
+        return self._cursor.rowcount
+
+    def all(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[TupleRow]:
+        self._cursor.execute(cast("Any", sql), parameters, prepare=True)
+        return self._cursor.fetchall()
+
+    def one(self, sql: str, parameters: Mapping[str, Any] | None = None) -> TupleRow | None:
+        self._cursor.execute(cast("Any", sql), parameters, prepare=True)
+        return self._cursor.fetchone()
+
+
+@contextmanager
+def ledger_cursor() -> Iterator[LedgerCursor]:
+    connection.ensure_connection()
+    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+        yield LedgerCursor(cursor)

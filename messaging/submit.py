@@ -1,0 +1,311 @@
+"""Submit: from a caller's words to rows of the ledger, and a ticket after the commit.
+
+`submit` and `submit_many` join the transaction they are called in: nothing is sent before the caller's own commit, and
+nothing is left behind by its rollback. Everything is validated before the first row is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from core.crypto import fingerprint, keyed_digest
+from core.hashing import canonical_json
+from core.ids import new_id
+from core.models import Tenant
+from messaging import buckets, idempotency
+from messaging.addresses import Address, parse_address
+from messaging.content import Document, compile_document, validate_variables
+from messaging.contents import store_contents
+from messaging.errors import Forbidden, InvalidInput, Unavailable
+from messaging.ledger.insert import NewSend, insert_sends
+from messaging.lifecycle import SendStatus
+from messaging.providers.registry import adapter_for
+from messaging.rails import PRIORITY_OF, RAIL_OF, Category, Channel, Rail
+from messaging.sealing import seal_recipient
+from messaging.sender_domains import require_sender_domains
+from messaging.tickets import send_ticket
+
+#: How far ahead a send may be scheduled, and how long it may stay valid.
+MAX_AHEAD = timedelta(days=365)
+#: Sends that one `submit_many` may hold: one transaction, one answer.
+MAX_MANY = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRequest:
+    """What a caller says. Values are as they came (any type): `submit` checks them."""
+
+    to: object
+    from_: object
+    subject: object
+    html: object = None
+    text: object = None
+    category: object = Category.TRANSACTIONAL
+    channel: object = Channel.EMAIL
+    reply_to: object = None
+    headers: object = None
+    variables: object = None
+    not_before: object = None
+    expires_at: object = None
+    idempotency_key: object = None
+    literal: bool = False
+
+    def digest(self) -> bytes:
+        """Equal for equal requests. The idempotency key is what they are compared under, not part of it."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "idempotency_key"}
+        return keyed_digest(canonical_json({k: str(v) if isinstance(v, datetime) else v for k, v in values.items()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a request. `replayed`: it had been made before, and this is what was answered then."""
+
+    id: UUID
+    status: SendStatus
+    channel: Channel
+    category: Category
+    rail: Rail
+    created_at: datetime
+    replayed: bool = field(default=False, compare=False)
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "id": str(self.id),
+            "status": self.status,
+            "channel": self.channel,
+            "category": self.category,
+            "rail": self.rail,
+            "created_at": self.created_at.isoformat(),
+        }
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, str], *, replayed: bool) -> Submitted:
+        return cls(
+            id=UUID(answer["id"]),
+            status=SendStatus(answer["status"]),
+            channel=Channel(answer["channel"]),
+            category=Category(answer["category"]),
+            rail=Rail(answer["rail"]),
+            created_at=datetime.fromisoformat(answer["created_at"]),
+            replayed=replayed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Valid:
+    channel: Channel
+    category: Category
+    to: Address
+    document: Document
+    variables: dict[str, Any]
+    not_before: datetime | None
+    expires_at: datetime | None
+    key: str | None
+    digest: bytes
+
+
+def submit(
+    tenant: Tenant,
+    *,
+    to: object,
+    from_: object,
+    subject: object,
+    html: object = None,
+    text: object = None,
+    category: object = Category.TRANSACTIONAL,
+    channel: object = Channel.EMAIL,
+    reply_to: object = None,
+    headers: object = None,
+    variables: object = None,
+    not_before: object = None,
+    expires_at: object = None,
+    idempotency_key: object = None,
+    literal: bool = False,
+) -> Submitted:
+    """Record one send of `tenant`. Returns as soon as it is in the ledger, long before it is sent.
+
+    `subject`, `html`, `text` and header values may be Liquid, filled from `variables`; with `literal` they go out as
+    they stand. The category decides the rail. `not_before` and `expires_at` are aware datetimes. The same
+    `idempotency_key` with the same request answers what was answered the first time and sends nothing more.
+
+    Raises `messaging.errors.MessagingError` (InvalidInput, Forbidden, Conflict, TooLarge, Unavailable); then nothing was
+    stored. Redis away is not an error: the send goes out when it is back.
+    """
+    request = SendRequest(
+        to=to,
+        from_=from_,
+        subject=subject,
+        html=html,
+        text=text,
+        category=category,
+        channel=channel,
+        reply_to=reply_to,
+        headers=headers,
+        variables=variables,
+        not_before=not_before,
+        expires_at=expires_at,
+        idempotency_key=idempotency_key,
+        literal=literal,
+    )
+    return submit_many(tenant, [request])[0]
+
+
+def submit_many(tenant: Tenant, requests: Iterable[SendRequest | Mapping[str, Any]]) -> list[Submitted]:
+    """Record up to 10,000 sends in one transaction: all of them, or none. Answers in the order of `requests`.
+
+    A request is a `SendRequest` or a mapping with the keyword arguments of `submit`. The error of request i has
+    `field` prefixed with `[i].` if there is more than one.
+    """
+    given = [_as_request(request) for request in requests]
+    if len(given) > MAX_MANY:
+        raise InvalidInput("too_many_sends", f"Submit at most {MAX_MANY:,} sends at once, or plan a blast.")
+    if not given:
+        return []
+    if not tenant.active:
+        raise Forbidden("tenant_inactive", "This tenant is switched off. Ask the operator.")
+    now = timezone.now()
+    valid: list[_Valid] = []
+    for i, request in enumerate(given):
+        try:
+            valid.append(_validate(request, now))
+        except InvalidInput as error:
+            if len(given) > 1:
+                error.field = f"[{i}].{error.field}" if error.field else f"[{i}]"
+            raise
+    require_sender_domains(tenant.pk, {v.document.sender_domain for v in valid})
+    with transaction.atomic():
+        return _store(tenant.pk, valid)
+
+
+def _as_request(request: SendRequest | Mapping[str, Any]) -> SendRequest:
+    if isinstance(request, SendRequest):
+        return request
+    if unknown := request.keys() - set(SendRequest.__slots__):
+        raise InvalidInput("unknown_field", f"Unknown field: {sorted(map(str, unknown))[0][:60]}.")
+    if missing := {"to", "from_", "subject"} - request.keys():
+        raise InvalidInput("missing_field", f"Missing field: {sorted(missing)[0]}.", field=sorted(missing)[0])
+    return SendRequest(**request)
+
+
+def _validate(request: SendRequest, now: datetime) -> _Valid:
+    channel, category = parse_channel(request.channel), parse_category(request.category)
+    document = Document.parse(
+        from_=request.from_,
+        subject=request.subject,
+        html=request.html,
+        text=request.text,
+        reply_to=request.reply_to,
+        headers=request.headers,
+        literal=request.literal,
+    )
+    variables = validate_variables({} if request.variables is None else request.variables)
+    # Rendered once now, so that the caller hears of a bad template and not a log file.
+    compile_document(document).check(variables, now)
+    not_before = parse_time(request.not_before, "not_before")
+    expires_at = parse_time(request.expires_at, "expires_at")
+    if not_before and not_before > now + MAX_AHEAD:
+        raise InvalidInput("too_far_ahead", "not_before may be at most 365 days ahead.", field="not_before")
+    if expires_at and expires_at <= max(now, not_before or now):
+        raise InvalidInput("expires_too_early", "expires_at must be later than now and than not_before.", field="expires_at")
+    return _Valid(
+        channel=channel,
+        category=category,
+        to=parse_address(request.to, "to"),
+        document=document,
+        variables=variables,
+        not_before=not_before,
+        expires_at=expires_at,
+        key=idempotency.parse_key(request.idempotency_key),
+        digest=request.digest() if request.idempotency_key is not None else b"",
+    )
+
+
+def parse_channel(raw: object) -> Channel:
+    """The channel, if it exists and can be sent on. 400 for one without a provider, 503 for one without a bucket."""
+    try:
+        channel = Channel(raw)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        channel = None  # type: ignore[assignment]
+    adapter = adapter_for(channel) if channel else None
+    if channel is None or adapter is None:
+        raise InvalidInput("unknown_channel", "There is no such channel here. Use email.", field="channel")
+    if buckets.limits_of(adapter.name) is None:
+        raise Unavailable(
+            "provider_without_bucket",
+            "The provider of this channel has no global rate limit bucket, so nothing is sent through it."
+            " The operator must add one in the admin (Rate limit buckets).",
+            retry_after=60,
+        )
+    return channel
+
+
+def parse_category(raw: object) -> Category:
+    try:
+        return Category(raw)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise InvalidInput(
+            "unknown_category", "category must be transactional, product or marketing.", field="category"
+        ) from None
+
+
+def parse_time(raw: object, field: str) -> datetime | None:
+    """An aware datetime, or ISO 8601 text with an offset. None stays None."""
+    if raw is None:
+        return None
+    value = raw
+    if isinstance(raw, str):
+        try:
+            value = datetime.fromisoformat(raw)
+        except ValueError:
+            value = None
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidInput(
+            "invalid_time", f"{field} must be a time with an offset, such as 2030-01-31T09:00:00+01:00.", field=field
+        )
+    if not 1970 <= value.year <= 9000:  # outside of it, arithmetic on times overflows
+        raise InvalidInput("invalid_time", f"{field} is not a year that mail is sent in.", field=field)
+    return value
+
+
+def _store(tenant_id: int, valid: Sequence[_Valid]) -> list[Submitted]:
+    ids = [new_id() for _ in valid]
+    keys = {i: idempotency.Claim(v.key, v.digest) for i, v in enumerate(valid) if v.key is not None}
+    earlier = idempotency.claim_keys(tenant_id, "sends", keys)
+    fresh = [i for i in range(len(valid)) if i not in earlier]
+    content_ids = store_contents(tenant_id, [valid[i].document for i in fresh])
+    rows = [
+        NewSend(
+            id=ids[i],
+            content_id=content_id,
+            channel=valid[i].channel,
+            category=valid[i].category,
+            rail=RAIL_OF[valid[i].category],
+            priority=PRIORITY_OF[valid[i].category],
+            not_before=valid[i].not_before,
+            expires_at=valid[i].expires_at,
+            fingerprint=fingerprint(valid[i].to.canonical),
+            sealed=seal_recipient(ids[i], valid[i].to.wire, valid[i].variables),
+        )
+        for i, content_id in zip(fresh, content_ids, strict=True)
+    ]
+    written = insert_sends(tenant_id, rows)
+    answers: dict[int, Submitted] = {}
+    for i, row in zip(fresh, rows, strict=True):
+        status, created_at = written[row.id]
+        answers[i] = Submitted(row.id, status, row.channel, row.category, row.rail, created_at)
+    idempotency.keep_answers(
+        tenant_id, "sends", {keys[i].key: answers[i].as_json() for i in keys if i in answers}
+    )
+    for channel, rail in sorted({(a.channel, a.rail) for a in answers.values() if a.status is SendStatus.QUEUED}):
+        transaction.on_commit(partial(send_ticket, channel, rail))
+    return [
+        answers[i] if i in answers else Submitted.from_json(earlier[i], replayed=True) for i in range(len(valid))
+    ]
