@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from django.db.models import Q
 
@@ -13,7 +14,15 @@ from messaging.models import Content
 #: Compiled templates that a process keeps. A tenant's blast is one; literal contents are not worth keeping, but cost
 #: little.
 _COMPILED = 256
-_compiled: dict[int, Template] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    document: Document
+    template: Template
+
+
+_compiled: dict[int, Compiled] = {}
 
 
 def _binding(tenant_id: int) -> bytes:
@@ -23,7 +32,10 @@ def _binding(tenant_id: int) -> bytes:
 def store_contents(tenant_id: int, documents: Sequence[Document]) -> list[int]:
     """Ids of the rows that hold `documents`, in their order. Joins the caller's transaction; safe against twins."""
     plain = [document.to_bytes() for document in documents]
-    digests = [keyed_digest(b"%d:%d:" % (tenant_id, document.liquid) + data) for document, data in zip(documents, plain, strict=True)]
+    digests = [
+        keyed_digest(b"%d:%d:" % (tenant_id, document.liquid) + data)
+        for document, data in zip(documents, plain, strict=True)
+    ]
     ids = _find(tenant_id, digests)
     new: dict[bytes, Content] = {}
     for document, data, digest in zip(documents, plain, digests, strict=True):
@@ -47,14 +59,14 @@ def _find(tenant_id: int, digests: Iterable[bytes]) -> dict[bytes, int]:
     return {bytes(digest): pk for digest, pk in rows}
 
 
-def templates(content_ids: Iterable[int]) -> dict[int, Template]:
-    """The compiled templates of `content_ids`, from this process' memory or the database."""
+def compiled_contents(content_ids: Iterable[int]) -> dict[int, Compiled]:
+    """The documents and templates of `content_ids`, from this process' memory or the database."""
     wanted = set(content_ids)
     found = {pk: _compiled[pk] for pk in wanted if pk in _compiled}
     if missing := wanted - found.keys():
         for content in Content.objects.filter(pk__in=missing):
             document = Document.from_bytes(keyring().open(bytes(content.sealed), _binding(content.tenant_id)))
-            found[content.pk] = compile_document(document)
+            found[content.pk] = Compiled(document, compile_document(document))
         for pk in missing:
             _compiled[pk] = found[pk]
         while len(_compiled) > _COMPILED:

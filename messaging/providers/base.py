@@ -26,7 +26,7 @@ class Confirmation(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What an answer proves about the request (shared/notes: "What an answer proves")."""
+    """What an answer proves about the request. `messaging.dispatch` draws the conclusions."""
 
     ACCEPTED = "accepted"  # taken; `item_errors` may name some that were not
     MISCOUNTED = "miscounted"  # 2xx, but ids + errors ≠ items: which were taken cannot be told
@@ -91,7 +91,7 @@ class Adapter(ABC):
     max_batch: ClassVar[int]  # items a request may hold
     max_body_bytes: ClassVar[int]  # bytes a request may hold
     confirmation: ClassVar[Confirmation]
-    #: (method, path) of everything that this adapter may call. The HTTP layer refuses any other.
+    #: (method, path) of everything that this adapter may call; a `*` in a path is one segment. Any other is refused.
     endpoints: ClassVar[frozenset[tuple[str, str]]]
 
     @abstractmethod

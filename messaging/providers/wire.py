@@ -13,7 +13,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Buffer
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ class Stage(StrEnum):
     ANSWER = "answer"
 
 
-type_AddressInfo = tuple[int, int, int, str, Any]
+AddressInfo = tuple[int, int, int, str, Any]
 
 
 class Resolver:
@@ -55,9 +54,9 @@ class Resolver:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[tuple[str, int], Future[list[type_AddressInfo]]] = {}
+        self._running: dict[tuple[str, int], Future[list[AddressInfo]]] = {}
 
-    def lookup(self, host: str, port: int, timeout: float) -> list[type_AddressInfo]:
+    def lookup(self, host: str, port: int, timeout: float) -> list[AddressInfo]:
         try:  # an address needs no look-up and no thread
             return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
         except socket.gaierror:
@@ -69,7 +68,7 @@ class Resolver:
                 threading.Thread(target=self._run, args=(host, port, future), name="dns", daemon=True).start()
         return future.result(timeout)
 
-    def _run(self, host: str, port: int, future: Future[list[type_AddressInfo]]) -> None:
+    def _run(self, host: str, port: int, future: Future[list[AddressInfo]]) -> None:
         try:
             found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as err:
@@ -124,7 +123,7 @@ class _TimedReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Buffer) -> int | None:
+    def readinto(self, buffer: Any) -> int | None:
         self._sock.settimeout(self._exchange.remaining())
         return self._raw.readinto(buffer)
 
@@ -149,7 +148,7 @@ class TimedSocket:
     def idle(self) -> float:
         return time.monotonic() - self._last_used
 
-    def sendall(self, data: Buffer) -> None:
+    def sendall(self, data: bytes) -> None:
         exchange = self._exchange
         view = memoryview(data).cast("B")
         while view:
@@ -207,7 +206,6 @@ class TimedConnection(HTTPConnection):
                 # An address that swallows packets must leave time for the next one.
                 sock.settimeout(exchange.remaining() / (len(addresses) - tried))
                 sock.connect(address)
-                exchange.stage = Stage.TLS
                 sock.settimeout(exchange.remaining())  # for a handshake; Python bounds it as a whole
             except BaseException as err:
                 sock.close()
@@ -215,6 +213,7 @@ class TimedConnection(HTTPConnection):
                     raise
                 failure = err
             else:
+                exchange.stage = Stage.TLS
                 return sock
         raise failure
 

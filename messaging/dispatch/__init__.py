@@ -1,0 +1,9 @@
+"""From a ticket to a provider request and back: the one path that every send of every rail takes.
+
+`run_ticket` is all that others need. Inside: `seat` (one leader per provider, rail and process), `search` (candidates →
+governor), `batch` (claim, render, bytes), `answer` (what came back, recorded), `turn` (their order).
+"""
+
+from messaging.dispatch.turn import run_ticket
+
+__all__ = ["run_ticket"]

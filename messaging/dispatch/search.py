@@ -1,0 +1,200 @@
+"""Search: who has something to send, and what does the governor let through? One look, no lock, nothing changed but
+tokens taken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from core.governor import Decision, Governor, Limits, Want
+from core.ids import new_id
+from messaging import buckets
+from messaging.ledger.candidates import Lane, candidates, next_replay
+from messaging.ledger.claim import Take
+from messaging.ledger.lanes import LaneKey
+from messaging.providers.base import Adapter
+from messaging.rails import PRIORITIES, Channel, Rail
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One request, allowed. New work: `takes`; else `replay` is the batch to be repeated.
+
+    `charged`: tenant → (sends taken from its bucket, that bucket's capacity).
+    """
+
+    id: str
+    batch: UUID
+    decision: Decision
+    limits: Limits
+    takes: tuple[Take, ...] = ()
+    charged: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    alone: LaneKey | None = None  # the lane that goes out on its own, if this is one
+    replay: bool = False
+    more: bool = False  # due sends stay behind
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Nothing may leave now. Look again in `seconds`; with `new_work_helps`, also when a ticket comes."""
+
+    seconds: float
+    reason: str
+    new_work_helps: bool
+
+
+class Memory:
+    """What one process remembers of a rail between two looks: ring cursors, and tenants that have no tokens.
+
+    Both are hints that save work: the governor decides with its own.
+    """
+
+    def __init__(self) -> None:
+        self.cursors: dict[int, int] = {}
+        self._starved: dict[int, float] = {}
+        self._lock = threading.Lock()
+
+    def starved(self) -> list[int]:
+        now = time.monotonic()
+        with self._lock:
+            self._starved = {tenant: until for tenant, until in self._starved.items() if until > now}
+            return list(self._starved)
+
+    def learn(self, wants: Sequence[Want], decision: Decision) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self.cursors.update(decision.cursors)
+            for want, seconds in zip(wants, decision.starved, strict=True):
+                if seconds > 0:
+                    self._starved[want.tenant] = now + seconds
+
+    def next_fed(self) -> float | None:
+        """Seconds until the first starved tenant has a token again."""
+        now = time.monotonic()
+        with self._lock:
+            return max(0.001, min(self._starved.values()) - now) if self._starved else None
+
+
+_memories: defaultdict[tuple[str, str], Memory] = defaultdict(Memory)
+
+
+def memory_of(provider: str, rail: str) -> Memory:
+    return _memories[provider, rail]
+
+
+def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, memory: Memory) -> Grant | Later | None:
+    """A grant, or when to look again, or None: nothing is due (or nobody may be sent for)."""
+    limits = buckets.limits_of(adapter.name)
+    if limits is None:
+        return Later(buckets.TTL, "no_bucket", new_work_helps=False)
+    later: list[Later] = []
+    found = _replay(governor, channel, rail, limits)
+    if isinstance(found, Grant):
+        return found
+    if found:
+        later.append(found)
+    new = _new_work(adapter, governor, channel, rail, memory, limits)
+    if isinstance(new, Grant):
+        return new
+    if new:
+        later.append(new)
+    return min(later, key=lambda wait: wait.seconds) if later else None
+
+
+def _replay(governor: Governor, channel: Channel, rail: Rail, limits: Limits) -> Grant | Later | None:
+    passed: list[UUID] = []
+    refused: Later | None = None
+    # Two at the most: an open circuit may refuse the batch that probed last, and take another.
+    for _ in range(2):
+        batch = next_replay(channel, rail, passed)
+        if batch is None:
+            return refused
+        grant = str(new_id())
+        decision = governor.acquire(
+            grant=grant, batch=str(batch), rail=rail, limits=limits, max_batch=1, replay=True
+        )
+        if decision.granted:
+            return Grant(grant, batch, decision, limits, replay=True, more=True)
+        wait = Later(decision.wait, decision.reason, new_work_helps=False)
+        refused = min(refused or wait, wait, key=lambda w: w.seconds)
+        if decision.reason != "circuit":
+            return refused
+        passed.append(batch)
+    return refused
+
+
+def _new_work(
+    adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, memory: Memory, limits: Limits
+) -> Grant | Later | None:
+    lanes = _due_lanes(adapter, channel, rail, memory)
+    if not lanes:
+        fed = memory.next_fed()
+        return Later(fed, "tenant", new_work_helps=True) if fed is not None else None
+    # A lane that goes alone goes when it is first in the ring; until then the others go together without it.
+    if lanes[0].alone:
+        first, chosen = lanes[0], lanes[:1]
+    else:
+        first, chosen = None, [lane for lane in lanes if not lane.alone]
+    by_want: dict[tuple[int, int], list[Lane]] = defaultdict(list)
+    for lane in chosen:
+        by_want[lane.priority, lane.tenant].append(lane)
+    shares = buckets.tenant_buckets(adapter.name, {lane.tenant for lane in chosen})
+    wants = [
+        Want(tenant, priority, min(adapter.max_batch, sum(lane.sends for lane in group)), shares[tenant])
+        for (priority, tenant), group in by_want.items()
+    ]
+    batch = new_id()
+    decision = governor.acquire(
+        grant=str(batch), batch=str(batch), rail=rail, limits=limits, max_batch=adapter.max_batch, wants=wants
+    )
+    memory.learn(wants, decision)
+    if not decision.granted:
+        return Later(decision.wait, decision.reason, new_work_helps=decision.reason == "tenant")
+    takes: list[Take] = []
+    charged: dict[int, tuple[int, float]] = {}
+    for want, share in zip(wants, decision.shares, strict=True):
+        if share:
+            takes += _hand_out(by_want[want.priority, want.tenant], share)
+            charged[want.tenant] = (charged.get(want.tenant, (0, 0.0))[0] + share, want.bucket.capacity)
+    return Grant(
+        str(batch),
+        batch,
+        decision,
+        limits,
+        takes=tuple(takes),
+        charged=charged,
+        alone=LaneKey(first.tenant, first.blast) if first else None,
+        more=sum(lane.sends for lane in lanes) > sum(decision.shares),
+    )
+
+
+def _due_lanes(adapter: Adapter, channel: Channel, rail: Rail, memory: Memory) -> list[Lane]:
+    """Due lanes in ring order, the first priority first; further priorities only while the batch would not be full."""
+    lanes: list[Lane] = []
+    for priority in PRIORITIES[rail]:
+        lanes += candidates(
+            channel,
+            rail,
+            priority,
+            cursor=memory.cursors.get(priority, 0),
+            starved=memory.starved(),
+            max_batch=adapter.max_batch,
+        )
+        if sum(lane.sends for lane in lanes) > adapter.max_batch:
+            break
+    return lanes
+
+
+def _hand_out(lanes: Sequence[Lane], share: int) -> list[Take]:
+    """A tenant's share, to its lanes in their order."""
+    takes = []
+    for lane in lanes:
+        sends = min(lane.sends, share)
+        if sends:
+            takes.append(Take(lane.tenant, lane.priority, lane.blast, sends))
+            share -= sends
+    return takes

@@ -1,0 +1,161 @@
+"""Who has something to send on a rail, at a flat cost.
+
+Two sources (docs/decisions/0001): single sends are found by a loose index scan over tenants (one probe a tenant,
+whatever their backlog), blast sends through the few blast rows that are running and say that they have due sends. Both
+start behind the ring's cursor and stop at `TENANTS`. Nothing here locks or decides: the claim looks again, under lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+from core.db import ledger_cursor
+from messaging.rails import Channel, Rail
+
+#: Tenants that one batch is split among at most: as many as the largest batch has places.
+TENANTS = 100
+#: Tenants looked at for that, those that are paused, held or starved included: bounds the worst case.
+_PROBES = 1000
+#: Blasts of one tenant looked at for one batch, oldest first.
+_BLASTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Due sends of one lane: `sends` of them, counted up to one more than a batch holds.
+
+    `alone`: the provider refused a batch with this lane in it; its sends go out in a batch of their own.
+    """
+
+    tenant: int
+    priority: int
+    blast: UUID | None
+    sends: int
+    alone: bool
+
+
+#: Single sends of one priority that are due: the predicate of the partial index `messaging_sends_single_due`.
+SINGLE_DUE = (
+    "s.channel = %(channel)s AND s.rail = %(rail)s AND s.priority = %(priority)s"
+    " AND s.status = 'queued' AND s.blast_id IS NULL"
+)
+_RUNNING = (
+    "b.channel = %(channel)s AND b.rail = %(rail)s AND b.priority = %(priority)s AND b.state = 'running' AND b.has_due"
+)
+
+
+def _ring(name: str, table: str, due: str, bound: str) -> str:
+    """A loose index scan: the tenants of `table` with something due, ascending, each by one probe of the index."""
+    first = f"SELECT {table[-1]}.tenant_id FROM {table} WHERE {due} AND {bound} ORDER BY 1 LIMIT 1"
+    step = (
+        f"SELECT {table[-1]}.tenant_id FROM {table} WHERE {due} AND {bound} AND {table[-1]}.tenant_id > r.tenant_id"
+        " ORDER BY 1 LIMIT 1"
+    )
+    return (
+        f"{name} (tenant_id, n) AS ((SELECT ({first}), 1) UNION ALL"
+        f" SELECT ({step}), r.n + 1 FROM {name} r WHERE r.tenant_id IS NOT NULL AND r.n < {_PROBES})"
+    )
+
+
+def _wanted(after: str, upto: str, extra: str) -> str:
+    return f"""
+    SELECT r.tenant_id, row_number() OVER () AS position
+    FROM (SELECT tenant_id FROM {after} UNION ALL SELECT tenant_id FROM {upto}) r
+    WHERE r.tenant_id IS NOT NULL AND r.tenant_id <> ALL (%(starved)s::bigint[]) {extra}
+      AND EXISTS (SELECT FROM core_tenants t WHERE t.id = r.tenant_id AND t.active)
+    LIMIT {TENANTS}"""
+
+
+_SENDS, _BLAST_ROWS = "messaging_sends s", "messaging_blasts b"
+
+CANDIDATES = f"""
+WITH RECURSIVE
+lanes AS MATERIALIZED (
+    SELECT tenant_id, paused OR (hold_code <> '' AND held_until > clock_timestamp()) AS closed,
+           isolated OR hold_code <> '' AS alone, hold_code <> '' AS held
+    FROM messaging_tenant_lanes
+    WHERE channel = %(channel)s AND rail = %(rail)s AND (paused OR isolated OR hold_code <> '')
+),
+{_ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
+{_ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
+{_ring("b_after", _BLAST_ROWS, _RUNNING, "b.tenant_id > %(cursor)s")},
+{_ring("b_upto", _BLAST_ROWS, _RUNNING, "b.tenant_id <= %(cursor)s")},
+single_tenants AS MATERIALIZED ({
+    _wanted("s_after", "s_upto", "AND NOT EXISTS (SELECT FROM lanes l WHERE l.tenant_id = r.tenant_id AND l.closed)")
+}),
+blast_tenants AS MATERIALIZED ({_wanted("b_after", "b_upto", "")})
+SELECT t.position, t.tenant_id, NULL::uuid AS blast_id, CASE WHEN l.held THEN 1 ELSE due.n END AS n,
+       coalesce(l.alone, false) AS alone
+FROM single_tenants t
+LEFT JOIN lanes l ON l.tenant_id = t.tenant_id
+CROSS JOIN LATERAL (
+    SELECT count(*) AS n
+    FROM (SELECT FROM {_SENDS} WHERE {SINGLE_DUE} AND s.tenant_id = t.tenant_id LIMIT %(max_batch)s + 1) q
+) due
+UNION ALL
+SELECT t.position, t.tenant_id, due.blast_id, CASE WHEN due.held THEN 1 ELSE due.n END, due.alone
+FROM blast_tenants t
+CROSS JOIN LATERAL (
+    SELECT q.blast_id, q.held, q.alone, count(*) AS n
+    FROM (
+        SELECT b.id AS blast_id, b.hold_code <> '' AS held, b.isolated OR b.hold_code <> '' AS alone
+        FROM (
+            SELECT b.* FROM {_BLAST_ROWS}
+            WHERE {_RUNNING} AND b.tenant_id = t.tenant_id
+              AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
+            ORDER BY b.id LIMIT {_BLASTS}
+        ) b
+        CROSS JOIN LATERAL (
+            SELECT FROM messaging_sends s
+            WHERE s.blast_id = b.id AND s.status = 'queued' AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')
+            LIMIT %(max_batch)s + 1
+        ) s
+        LIMIT %(max_batch)s + 1
+    ) q
+    GROUP BY q.blast_id, q.held, q.alone
+) due
+"""
+
+
+def candidates(
+    channel: Channel, rail: Rail, priority: int, *, cursor: int, starved: Collection[int], max_batch: int
+) -> list[Lane]:
+    """Lanes of up to `TENANTS` tenants in ring order behind `cursor`, without the tenants in `starved`; within a
+    tenant its single sends first, then its blasts, oldest first."""
+    with ledger_cursor() as sql:
+        rows = sql.all(
+            CANDIDATES,
+            {
+                "channel": channel,
+                "rail": rail,
+                "priority": priority,
+                "cursor": cursor,
+                "starved": list(starved),
+                "max_batch": max_batch,
+            },
+        )
+    found = [Lane(tenant, priority, blast, n, alone) for _, tenant, blast, n, alone in rows if n]
+    ring = sorted({lane.tenant for lane in found}, key=lambda tenant: (tenant <= cursor, tenant))[:TENANTS]
+    place = {tenant: i for i, tenant in enumerate(ring)}
+    kept = [lane for lane in found if lane.tenant in place]
+    kept.sort(key=lambda lane: (place[lane.tenant], lane.blast is not None, lane.blast or UUID(int=0)))
+    return kept
+
+
+#: A batch of the rail whose lease has run out: its worker vanished, or its next try is due.
+_REPLAY = """
+SELECT b.id
+FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
+WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.state IN ('claimed', 'unknown')
+  AND j.done_at IS NULL AND j.lease_until <= clock_timestamp() AND b.id <> ALL (%(passed)s::uuid[])
+ORDER BY j.lease_until LIMIT 1
+"""
+
+
+def next_replay(channel: Channel, rail: Rail, passed: Collection[UUID] = ()) -> UUID | None:
+    """The batch that has waited longest for being taken up again, without those in `passed`."""
+    with ledger_cursor() as sql:
+        row = sql.one(_REPLAY, {"channel": channel, "rail": rail, "passed": list(passed)})
+    return row[0] if row else None

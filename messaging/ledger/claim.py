@@ -1,0 +1,181 @@
+"""The claim: sends become bound to a batch, in one transaction, committed before the request.
+
+`lock_lanes`, `take`, then (rendered) `fail_unrenderable` / `put_back` and `open_batch`: the caller holds the
+transaction. Lanes are locked by a statement of their own, so that the next one sees what a pause committed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from core.db import ledger_cursor
+from messaging.ledger.candidates import SINGLE_DUE
+from messaging.rails import RAIL_OF, Category, Channel, Rail
+
+#: Seconds for which a claimed batch belongs to its worker.
+LEASE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """How many sends of a lane a grant lets through."""
+
+    tenant: int
+    priority: int
+    blast: UUID | None
+    sends: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSend:
+    """A send in a batch, as far as rendering and recording need it."""
+
+    id: UUID
+    tenant: int
+    blast: UUID | None
+    content: int
+    priority: int
+    sealed: bytes
+    expires_at: datetime | None
+    attempts: int
+
+
+_LOCK_TENANTS = "SELECT FROM core_tenants WHERE id = ANY (%(tenants)s::bigint[]) ORDER BY id FOR SHARE"
+_LOCK_BLASTS = "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR SHARE"
+
+
+def lock_lanes(takes: Sequence[Take]) -> None:
+    """Hold the lanes FOR SHARE: whoever pauses or cancels one waits for this claim, and this claim for them."""
+    with ledger_cursor() as sql:
+        if tenants := [t.tenant for t in takes if t.blast is None]:
+            sql.run(_LOCK_TENANTS, {"tenants": tenants})
+        if blasts := [t.blast for t in takes if t.blast is not None]:
+            sql.run(_LOCK_BLASTS, {"blasts": blasts})
+
+
+# The update takes its ids as an array: joined to the picked rows, a generic plan would hash the whole ledger.
+_TAKE = f"""
+WITH picked AS (
+    SELECT s.id
+    FROM unnest(%(tenants)s::bigint[], %(sends)s::int[]) AS l (tenant_id, take)
+    JOIN core_tenants t ON t.id = l.tenant_id AND t.active
+    CROSS JOIN LATERAL (
+        SELECT s.id FROM messaging_sends s
+        WHERE {SINGLE_DUE} AND s.tenant_id = l.tenant_id
+        ORDER BY s.id LIMIT l.take FOR UPDATE SKIP LOCKED
+    ) s
+    WHERE NOT EXISTS (
+        SELECT FROM messaging_tenant_lanes x
+        WHERE x.tenant_id = l.tenant_id AND x.channel = %(channel)s AND x.rail = %(rail)s
+          AND (x.paused OR (x.hold_code <> '' AND x.held_until > clock_timestamp()))
+    )
+    UNION ALL
+    SELECT s.id
+    FROM unnest(%(blasts)s::uuid[], %(blast_sends)s::int[]) AS l (blast_id, take)
+    JOIN messaging_blasts b ON b.id = l.blast_id AND b.state = 'running'
+         AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
+    JOIN core_tenants t ON t.id = b.tenant_id AND t.active
+    CROSS JOIN LATERAL (
+        SELECT s.id FROM messaging_sends s
+        WHERE s.blast_id = l.blast_id AND s.status = 'queued'
+          AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')
+        ORDER BY s.id LIMIT l.take FOR UPDATE SKIP LOCKED
+    ) s
+)
+UPDATE messaging_sends s
+SET status = CASE WHEN s.expires_at <= clock_timestamp() THEN 'expired' ELSE 'sending' END,
+    batch_id = CASE WHEN s.expires_at <= clock_timestamp() THEN s.batch_id ELSE %(batch)s END
+WHERE s.id = ANY (ARRAY (SELECT id FROM picked)) AND s.status = 'queued' AND s.rail = %(rail)s AND s.channel = %(channel)s
+RETURNING s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.expires_at,
+          s.attempts, s.status, s.category
+"""
+
+
+def take(channel: Channel, rail: Rail, priority: int, batch: UUID, takes: Sequence[Take]) -> tuple[list[BoundSend], int]:
+    """Bind up to `takes` due sends of one priority to `batch`, oldest first. Returns them (by id) and how many expired.
+
+    Lanes that were paused, cancelled or held since the candidates were read give nothing.
+    """
+    singles = [t for t in takes if t.blast is None]
+    blasts = [t for t in takes if t.blast is not None]
+    with ledger_cursor() as sql:
+        rows = sql.all(
+            _TAKE,
+            {
+                "channel": channel,
+                "rail": rail,
+                "priority": priority,
+                "batch": batch,
+                "tenants": [t.tenant for t in singles],
+                "sends": [t.sends for t in singles],
+                "blasts": [t.blast for t in blasts],
+                "blast_sends": [t.sends for t in blasts],
+            },
+        )
+    bound, expired = [], 0
+    for pk, tenant, blast, content, prio, sealed, expires_at, attempts, status, category in rows:
+        # The table's CHECK says the same. A send on the wrong rail would break the one promise there is: stop here.
+        if RAIL_OF[Category(category)] is not rail:
+            raise AssertionError(f"Bug: send {pk} of category {category} was claimed on the {rail} rail")
+        if status == "expired":
+            expired += 1
+        else:
+            bound.append(BoundSend(pk, tenant, blast, content, prio, bytes(sealed), expires_at, attempts))
+    return sorted(bound, key=lambda s: (s.priority, s.id)), expired
+
+
+_PUT_BACK = """
+UPDATE messaging_sends SET status = 'queued'
+WHERE id = ANY (%(ids)s::uuid[]) AND batch_id = %(batch)s AND status = 'sending'
+"""
+
+
+def put_back(batch: UUID, sends: Sequence[BoundSend]) -> None:
+    """Undo the claim of `sends` (they did not fit into the request). Same transaction as the claim."""
+    if sends:
+        with ledger_cursor() as sql:
+            sql.run(_PUT_BACK, {"ids": [s.id for s in sends], "batch": batch})
+
+
+_OPEN = """
+WITH job AS (
+    INSERT INTO core_processed_jobs (job_key, fence, lease_until, created_at)
+    VALUES ('batch:' || %(batch)s::text, 1, clock_timestamp() + %(lease)s * interval '1 second', clock_timestamp())
+)
+INSERT INTO messaging_batches (id, provider, channel, rail, state, send_ids, digest, idempotency_key, rendered_at, attempts,
+                               created_at)
+VALUES (%(batch)s, %(provider)s, %(channel)s, %(rail)s, 'claimed', %(sends)s, %(digest)s, %(key)s, %(rendered_at)s, 1,
+        clock_timestamp())
+"""
+
+
+def open_batch(
+    batch: UUID,
+    *,
+    provider: str,
+    channel: Channel,
+    rail: Rail,
+    sends: Sequence[UUID],
+    digest: bytes,
+    idempotency_key: str,
+    rendered_at: datetime,
+) -> None:
+    """Write the batch and its job, leased for `LEASE` seconds under fence 1."""
+    with ledger_cursor() as sql:
+        sql.run(
+            _OPEN,
+            {
+                "batch": batch,
+                "lease": LEASE,
+                "provider": provider,
+                "channel": channel,
+                "rail": rail,
+                "sends": list(sends),
+                "digest": digest,
+                "key": idempotency_key,
+                "rendered_at": rendered_at,
+            },
+        )

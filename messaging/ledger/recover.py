@@ -1,0 +1,79 @@
+"""Taking up a batch whose lease has run out: its worker vanished, or its answer was unknown and the next try is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from core.db import ledger_cursor
+from messaging.ledger.claim import LEASE, BoundSend
+from messaging.lifecycle import BatchState
+
+#: A provider forgets idempotency keys after 24 h (Resend); a repeat later than this could be a double.
+REPLAY_HOURS = 23
+#: A bound batch is repeated at most this long past the expiry of one of its sends.
+REPLAY_PAST_EXPIRY_HOURS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A batch taken over under a new fence. `too_late`: it must not be repeated any more."""
+
+    id: UUID
+    fence: int
+    attempts: int  # the coming one included
+    digest: bytes
+    idempotency_key: str
+    rendered_at: datetime
+    last_error: str
+    sends: list[BoundSend]  # in the order of the request
+    too_late: bool
+
+
+_TAKE_OVER = """
+UPDATE core_processed_jobs SET fence = fence + 1, lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+WHERE job_key = 'batch:' || %(batch)s::text AND done_at IS NULL AND lease_until <= clock_timestamp()
+RETURNING fence
+"""
+_MARK = """
+UPDATE messaging_batches SET state = 'unknown', attempts = attempts + 1
+WHERE id = %(batch)s AND state IN ('claimed', 'unknown')
+RETURNING attempts, digest, idempotency_key, rendered_at, coalesce(error_code, ''), send_ids,
+          clock_timestamp() > created_at + %(hours)s * interval '1 hour'
+"""
+_BOUND = """
+SELECT s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.expires_at, s.attempts,
+       coalesce(clock_timestamp() > s.expires_at + %(grace)s * interval '1 hour', false)
+FROM messaging_sends s
+WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'sending'
+"""
+
+
+def take_over(batch: UUID) -> Recovered | None:
+    """Take the batch over, in the caller's transaction. None: somebody else did, or it has ended.
+
+    From here on the batch is `unknown`: whether its first worker sent anything cannot be told.
+    """
+    with ledger_cursor() as sql:
+        sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
+        job = sql.one(_TAKE_OVER, {"batch": batch, "lease": LEASE})
+        if job is None:
+            return None
+        row = sql.one(_MARK, {"batch": batch, "hours": REPLAY_HOURS})
+        if row is None:
+            raise AssertionError(f"Bug: batch {batch} has ended, but its job is open ({BatchState.UNKNOWN} expected)")
+        attempts, digest, key, rendered_at, last_error, ids, too_old = row
+        rows = sql.all(_BOUND, {"ids": ids, "batch": batch, "grace": REPLAY_PAST_EXPIRY_HOURS})
+    by_id = {r[0]: BoundSend(r[0], r[1], r[2], r[3], r[4], bytes(r[5]), r[6], r[7]) for r in rows}
+    return Recovered(
+        id=batch,
+        fence=job[0],
+        attempts=attempts,
+        digest=bytes(digest),
+        idempotency_key=key,
+        rendered_at=rendered_at,
+        last_error=last_error,
+        sends=[by_id[pk] for pk in ids if pk in by_id],
+        too_late=too_old or any(r[8] for r in rows),
+    )

@@ -1,0 +1,84 @@
+"""What follows from an answer: the outcome table, as data.
+
+Two tables, because one fact changes everything: once any attempt of a batch was unknown, its sends are *bound*. Then
+only an acceptance (or the provider's word that the key was used before) ends it, and any other answer leaves batch,
+bytes and key as they are.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from core.governor import Event
+from messaging.lifecycle import BatchState
+from messaging.providers.base import Confirmation, Verdict
+
+#: Attempts of a send that did not leave the machine, counted while the provider was in use, before it fails for good.
+MAX_ATTEMPTS = 10
+
+
+class Fate(Enum):
+    """What becomes of the sends of a batch."""
+
+    SENT = auto()  # those that the answer names as errors fail
+    DUE_AGAIN = auto()  # queued at once, no attempt counted
+    BACK_OFF = auto()  # scheduled; an attempt, unless the circuit is open
+    SORT_LANES = auto()  # queued, no attempt counted; several lanes: each on its own next time; one lane: it is held
+    BOUND = auto()  # stay with the batch, which is repeated later
+    AMBIGUOUS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    state: BatchState
+    fate: Fate
+    event: Event  # what the governor hears
+
+
+#: Nothing of this batch was ever unknown.
+FIRST: dict[Verdict, Ruling] = {
+    Verdict.ACCEPTED: Ruling(BatchState.ACCEPTED, Fate.SENT, Event.ACCEPTED),
+    Verdict.MISCOUNTED: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.ANSWERED),
+    Verdict.RATE_LIMITED: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.RATE_LIMITED),
+    Verdict.QUOTA: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.QUOTA),
+    Verdict.CREDENTIAL: Ruling(BatchState.CREDENTIAL, Fate.DUE_AGAIN, Event.CREDENTIAL),
+    Verdict.SENDER_REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_LANES, Event.ANSWERED),
+    Verdict.REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_LANES, Event.ANSWERED),
+    Verdict.KEY_CONFLICT: Ruling(BatchState.AMBIGUOUS, Fate.AMBIGUOUS, Event.ANSWERED),
+    Verdict.NOT_SENT: Ruling(BatchState.NOT_SENT, Fate.BACK_OFF, Event.FAILED),
+    Verdict.UNKNOWN: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.FAILED),
+}
+
+#: An earlier attempt was unknown, or its worker vanished.
+BOUND: dict[Verdict, Ruling] = {
+    verdict: Ruling(BatchState.UNKNOWN, Fate.BOUND, ruling.event) for verdict, ruling in FIRST.items()
+} | {
+    Verdict.ACCEPTED: FIRST[Verdict.ACCEPTED],
+    Verdict.KEY_CONFLICT: FIRST[Verdict.KEY_CONFLICT],
+}
+
+#: The error code of a batch whose answer did not add up; a second one makes it ambiguous.
+MISCOUNTED = "miscounted"
+
+
+def rule(verdict: Verdict, *, bound: bool, confirmation: Confirmation, last_error: str = "") -> Ruling:
+    """The row of the table. `last_error`: the batch's error code before this attempt."""
+    ruling = (BOUND if bound else FIRST)[verdict]
+    if ruling.fate is not Fate.BOUND:
+        return ruling
+    twice_miscounted = verdict is Verdict.MISCOUNTED and last_error == MISCOUNTED
+    if twice_miscounted or confirmation is not Confirmation.IDEMPOTENT:
+        return Ruling(BatchState.AMBIGUOUS, Fate.AMBIGUOUS, ruling.event)
+    return ruling
+
+
+def replay_delay(attempts: int) -> float:
+    """Seconds until a bound batch is repeated: 1 s after the first attempt, then doubling to a minute, jittered."""
+    return min(60.0, 2.0 ** min(attempts - 1, 6)) * random.uniform(0.8, 1.2)  # noqa: S311
+
+
+def back_off(attempts: int) -> float:
+    """Seconds until a send is tried again that did not leave the machine: full jitter up to 2, 4, 8 … 300 s."""
+    return random.uniform(0.2, min(300.0, 2.0 ** min(attempts + 1, 9)))  # noqa: S311
