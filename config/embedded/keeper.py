@@ -148,8 +148,8 @@ def run(options: Options, first: socket.socket) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             keeper.stop()
             shutil.rmtree(paths.sockets)
-    if options.throwaway:
-        _throw_away(options.folder, keeper)
+            if options.throwaway:
+                _throw_away(options.folder, keeper)
 
 
 def _throw_away(folder: Path, keeper: Keeper) -> None:

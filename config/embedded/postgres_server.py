@@ -64,6 +64,11 @@ class PostgresServer(Server):
 
     def prepare(self, lock_descriptor: int) -> Sequence[str]:
         programs = self.options.postgres_bin or binaries(as_other_user=self.account is not None)
+        # Nothing runs here (the lock is ours), so what a crash left behind is stale: PostgreSQL itself could only guess
+        # so from the pids in these files.
+        if self._sockets.exists():
+            shutil.rmtree(self._sockets)
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
         self._own_folder(self._sockets)
         if self._link and not self._link.is_symlink() and self._data.exists():
             shutil.rmtree(self._data)  # the data folder that it belonged to has been deleted
@@ -73,8 +78,6 @@ class PostgresServer(Server):
             raise EmbeddedServiceError(
                 f"{self._data} was made by PostgreSQL {version}, this is {_MAJOR}." + self.advice
             )
-        # Nothing runs here (the lock is ours), so the file is stale; PostgreSQL itself can only guess from its pid.
-        (self._data / "postmaster.pid").unlink(missing_ok=True)
         settings = {**_SETTINGS, **({} if self.options.fsync else _NO_FSYNC), "unix_socket_directories": self._sockets}
         arguments = [f"--{name}={value}" for name, value in settings.items()]
         return (str(programs / "postgres"), "-D", str(self._data), *arguments)
