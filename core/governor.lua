@@ -7,11 +7,15 @@
 -- ARGV[2] arguments as JSON (units: seconds, tokens)
 --
 -- Times are seconds since the epoch from Redis' own clock. Replies are arrays; times in replies are microseconds.
+-- Comparisons allow for HALF of the last decimal that is kept: without it a level of 1 that is stored as 0.999999(7) or
+-- computed as such would cost its caller a second call.
 
 local state_key, tenants_key, flights_key = KEYS[1], KEYS[2], KEYS[3]
 local args = cjson.decode(ARGV[2])
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local HALF = 0.0000005
 local TENANT_MARK_SLACK = 1
 
 local state = {}
@@ -33,7 +37,8 @@ local function put_number(field, value) put(field, fixed(value)) end
 local function flush()
   if #written > 0 then redis.call('HSET', state_key, unpack(written)) end
 end
-local function micros(seconds) return math.ceil(seconds * 1000000 - 0.5) end
+-- Rounded up: who waits for as long as it was told finds what it waited for.
+local function micros(seconds) return math.ceil(seconds * 1000000) end
 
 -- A bucket is [capacity, refill per second, reserve].
 local function level(tokens, at, capacity, refill)
@@ -41,7 +46,10 @@ local function level(tokens, at, capacity, refill)
 end
 
 local function global_level(bucket)
-  if not state.tokens then return math.min(1, bucket[1]) end
+  if not state.tokens then -- stored at once: it has to grow from here even if this call is refused for the reserve
+    put_number('tokens', math.min(1, bucket[1]))
+    put_number('at', now)
+  end
   return level(number('tokens'), number('at'), bucket[1], bucket[2])
 end
 
@@ -50,13 +58,15 @@ local function quota_level(bucket)
   return level(number('q_tokens'), number('q_at'), bucket[1], bucket[2])
 end
 
-local function tenant_of(stored, capacity, refill)
-  if not stored then return capacity, 0 end
-  local tokens, at, mark = string.match(stored, '^([^:]*):([^:]*):([^:]*)$')
-  return level(tonumber(tokens), tonumber(at), capacity, refill), tonumber(mark)
-end
+local function whole(tokens) return math.max(0, math.floor(tokens + HALF)) end
 
-local function tenant_text(tokens, mark) return fixed(tokens) .. ':' .. fixed(now) .. ':' .. fixed(mark) end
+-- Level, mark, and "tokens:at" as stored: a mark is written with that unchanged, since writing a level for every refusal
+-- would round a slow refill away.
+local function tenant_of(stored, capacity, refill)
+  if not stored then return capacity, 0, fixed(capacity) .. ':' .. fixed(now) end
+  local tokens, at, mark = string.match(stored, '^([^:]*):([^:]*):([^:]*)$')
+  return level(tonumber(tokens), tonumber(at), capacity, refill), tonumber(mark), tokens .. ':' .. at
+end
 
 redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', fixed(now))
 
@@ -87,9 +97,9 @@ local function load_tenants(wants, marketing)
   local tenants = {}
   for i, id in ipairs(ids) do
     local want = seen[tonumber(id)]
-    local tokens, mark = tenant_of(stored[i], want[4], want[5])
+    local tokens, mark, kept = tenant_of(stored[i], want[4], want[5])
     local reserve = marketing and want[6] or 0
-    local free = math.floor(tokens - reserve + 0.0000005)
+    local free = whole(tokens - reserve)
     local starved = 0
     if free < 1 then starved = (1 + reserve - tokens) / want[5] end
     if marketing and mark > now then
@@ -97,8 +107,8 @@ local function load_tenants(wants, marketing)
       starved = math.max(starved, mark - now)
     end
     tenants[want[1]] = {
-      id = id, tokens = tokens, mark = mark, refill = want[5], free = math.max(0, free), starved = starved, taken = 0,
-      short = false, touched = false,
+      id = id, tokens = tokens, mark = mark, kept = kept, refill = want[5], free = free, starved = starved, taken = 0,
+      unmet = false, touched = false,
     }
   end
   return tenants
@@ -166,7 +176,7 @@ local function acquire()
   end
   local function wait(seconds, reason)
     flush()
-    return {0, micros(now), math.max(1, micros(seconds)), reason, epoch, 0, shares, starved, cursor_list()}
+    return {0, now_us, math.max(1, micros(seconds)), reason, epoch, 0, shares, starved, cursor_list()}
   end
 
   -- 1 circuit
@@ -193,16 +203,18 @@ local function acquire()
   if quota then
     local reserve = marketing and quota[3] or 0
     quota_tokens = quota_level(quota)
-    local free = math.floor(quota_tokens - reserve + 0.0000005)
+    local free = whole(quota_tokens - reserve)
     if free < 1 then return wait((1 + reserve - quota_tokens) / quota[2], 'quota') end
     room = math.min(room, free)
   end
 
   local request = args.request
-  local tokens = global_level(request)
-  local reserve = marketing and request[3] or 0
-  -- A refused marketing call needs no look at its tenants: nothing of theirs would change.
-  if marketing and tokens - reserve < 1 - 0.0000005 then return wait((1 + reserve - tokens) / request[2], 'global') end
+  local function until_token()
+    local missing = 1 + (marketing and request[3] or 0) - global_level(request)
+    return missing > HALF and missing / request[2] or 0
+  end
+  -- 6 for marketing: a refused call needs no look at its tenants, nothing of theirs would change.
+  if marketing and until_token() > 0 then return wait(until_token(), 'global') end
 
   -- 5 tenants
   local tenants = due and load_tenants(wants, marketing) or {}
@@ -225,7 +237,6 @@ local function acquire()
       unpromised[want.tenant] = unpromised[want.tenant] - want.demand
       possible = possible + want.demand
       if not marketing and want.demand < want.want then
-        tenant.short = true
         tenant.mark = now + math.max(0, (1 - tenant.tokens) / tenant.refill) + TENANT_MARK_SLACK
         tenant.touched = true
       end
@@ -236,7 +247,8 @@ local function acquire()
     for _, tenant in pairs(tenants) do
       if tenant.touched then
         fields[#fields + 1] = tenant.id
-        fields[#fields + 1] = tenant_text(tenant.tokens - tenant.taken, tenant.mark)
+        local levels = tenant.taken > 0 and fixed(tenant.tokens - tenant.taken) .. ':' .. fixed(now) or tenant.kept
+        fields[#fields + 1] = levels .. ':' .. fixed(tenant.mark)
       end
     end
     if #fields > 0 then redis.call('HSET', tenants_key, unpack(fields)) end
@@ -247,8 +259,8 @@ local function acquire()
   end
 
   -- 6 global token
-  if tokens - reserve < 1 - 0.0000005 then
-    local seconds = (1 + reserve - tokens) / request[2]
+  local seconds = until_token()
+  if seconds > 0 then
     put_number('mark', now + seconds + args.slack)
     store_tenants()
     return wait(seconds, 'global')
@@ -285,7 +297,7 @@ local function acquire()
   end
 
   -- 8 grant
-  put_number('tokens', tokens - 1)
+  put_number('tokens', global_level(request) - 1)
   put_number('at', now)
   put('spent', string.format('%.0f', number('spent') + 1))
   if quota then
@@ -302,7 +314,7 @@ local function acquire()
     put('probe_next', due and 'replay' or 'due')
   end
   flush()
-  return {1, micros(now), 0, '', epoch, probe and 1 or 0, shares, starved, cursor_list()}
+  return {1, now_us, 0, '', epoch, probe and 1 or 0, shares, starved, cursor_list()}
 end
 
 ----------------------------------------------------------------------------------------------------------------- settle
@@ -330,6 +342,7 @@ local function give_back(request, quota)
   end
 end
 
+-- How many different batches failed in a row. Counted while the circuit is closed only: a long outage adds nothing.
 local function count_failure()
   local batches, known = 0, false
   for id in string.gmatch(text('run'), '[^,]+') do
@@ -370,7 +383,7 @@ local function settle()
     put('run', '')
     if was_open and text('circuit') ~= 'credential' then close_circuit() end
   elseif event == 'failed' then
-    if count_failure() >= 3 and not was_open then open_circuit('unreachable') end
+    if not was_open and count_failure() >= 3 then open_circuit('unreachable') end
   elseif event == 'credential' then
     if not was_open then open_circuit('credential') end
   end
@@ -397,7 +410,7 @@ local function settle()
   flush()
   local is_open = text('circuit') ~= ''
   return {
-    in_flight, micros(now), text('circuit'), (is_open and not was_open) and 1 or 0, (was_open and not is_open) and 1 or 0,
+    in_flight, now_us, text('circuit'), (is_open and not was_open) and 1 or 0, (was_open and not is_open) and 1 or 0,
     micros(math.max(0, number('blocked') - now)),
   }
 end

@@ -1,0 +1,248 @@
+"""The rules of `docs/governor.md` in plain Python: the oracle that the script is compared with.
+
+Written from that page. Only the words of the client (buckets, wants, answers) are shared with what is tested. `now` is
+passed in; levels and times are kept with six decimals, as in Redis.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from core.governor import FLIGHT_TTL, MARK_SLACK, PROBE_GRACE, Bucket, Decision, Event, Settled, Want
+from tests.core.governor_calls import Acquire, Settle
+
+#: Half of the last decimal that is kept: a level as close as that to a whole number has reached it.
+HALF = 0.000_000_5
+
+
+@dataclass(frozen=True)
+class Level:
+    tokens: float
+    at: float
+
+    def now(self, bucket: Bucket, now: float) -> float:
+        return min(bucket.capacity, self.tokens + max(0.0, now - self.at) * bucket.refill)
+
+
+def fixed(value: float) -> float:
+    return round(value, 6)
+
+
+def whole(tokens: float) -> int:
+    return max(0, math.floor(tokens + HALF))
+
+
+def share_out(demands: Sequence[int], room: int) -> tuple[list[int], int]:
+    """Max–min shares of `room`, and the place after which the ring goes on: the last one that got a left-over, or else
+    the last one that got anything."""
+    level = 0
+    while level < max(demands) and sum(min(demand, level + 1) for demand in demands) <= room:
+        level += 1
+    shares = [min(demand, level) for demand in demands]
+    left_over = [place for place, demand in enumerate(demands) if demand > level][: room - sum(shares)]
+    for place in left_over:
+        shares[place] += 1
+    return shares, (left_over or [place for place, share in enumerate(shares) if share])[-1]
+
+
+@dataclass
+class Model:
+    """One provider's state. Times are seconds since the epoch."""
+
+    level: Level | None = None
+    quota: Level | None = None
+    tenants: dict[int, Level] = field(default_factory=dict)
+    tenant_marks: dict[int, float] = field(default_factory=dict)
+    flights: dict[str, float] = field(default_factory=dict)
+    cursors: dict[int, int] = field(default_factory=dict)
+    mark: float = 0.0
+    blocked: float = 0.0
+    blocked_why: str = ""
+    strikes: int = 0
+    epoch: int = 0
+    spent: int = 0
+    run: tuple[str, ...] = ()
+    circuit: str = ""
+    opened: float = 0.0
+    probe_at: float = 0.0
+    probe_n: int = 0
+    probe_next: str = ""
+    probe_last: str = ""
+    permit: str = ""
+    permit_until: float = 0.0
+
+    def global_level(self, bucket: Bucket, now: float) -> float:
+        self.level = self.level or Level(min(1.0, bucket.capacity), now)
+        return self.level.now(bucket, now)
+
+    def quota_level(self, bucket: Bucket, now: float) -> float:
+        return self.quota.now(bucket, now) if self.quota else bucket.capacity
+
+    def tenant_level(self, want: Want, now: float) -> float:
+        return self.tenants.get(want.tenant, Level(want.bucket.capacity, now)).now(want.bucket, now)
+
+    def forget(self, now: float) -> None:
+        self.flights = {grant: until for grant, until in self.flights.items() if until > now}
+
+    # acquire
+
+    def acquire(self, call: Acquire, now: float) -> Decision:
+        self.forget(now)
+        starved = [0.0] * len(call.wants)
+
+        def refuse(wait: float, reason: str) -> Decision:
+            none = (0,) * len(call.wants)
+            return Decision(False, wait, reason, self.epoch, False, none, tuple(starved), self.cursors_of(call))
+
+        if self.circuit and (wait := self.until_probe(call, now)) > 0:
+            return refuse(wait, "circuit")
+        if self.blocked > now:
+            return refuse(self.blocked - now, self.blocked_why)
+        if call.marketing and self.mark > now:
+            return refuse(self.mark - now, "transactional_waits")
+        room, quota = call.max_batch, call.limits.quota
+        if quota and not call.replay:
+            missing = 1 + call.reserve(quota) - self.quota_level(quota, now)
+            if missing > HALF:
+                return refuse(missing / quota.refill, "quota")
+            room = min(room, whole(1 - missing))
+        if call.marketing and (wait := self.until_token(call, now)) > 0:
+            return refuse(wait, "global")
+        demands = self.demands(call, now, starved)
+        if not call.replay and not any(demands):
+            return refuse(min(starved), "tenant")
+        if (wait := self.until_token(call, now)) > 0:
+            self.mark = fixed(now + wait + MARK_SLACK)
+            return refuse(wait, "global")
+        shares = self.split(call.wants, demands, room)
+        self.spend(call, shares, now)
+        cursors = self.cursors_of(call)
+        return Decision(True, 0.0, "", self.epoch, bool(self.circuit), tuple(shares), tuple(starved), cursors)
+
+    def cursors_of(self, call: Acquire) -> dict[int, int]:
+        return {want.priority: self.cursors.get(want.priority, 0) for want in call.wants}
+
+    def until_probe(self, call: Acquire, now: float) -> float:
+        if self.permit_until > now:
+            return self.permit_until - now
+        graces = 0 if (self.probe_next or "due") == ("replay" if call.replay else "due") else 1
+        if call.batch == self.probe_last if call.replay else call.marketing:
+            graces = 2
+        return self.probe_at + graces * PROBE_GRACE - now
+
+    def until_token(self, call: Acquire, now: float) -> float:
+        bucket = call.limits.request
+        missing = 1 + call.reserve(bucket) - self.global_level(bucket, now)
+        return missing / bucket.refill if missing > HALF else 0.0
+
+    def demands(self, call: Acquire, now: float, starved: list[float]) -> list[int]:
+        """What each want may get; `starved` is filled in, and tenants whose tokens do not suffice are marked."""
+        demands, taken = [0] * len(call.wants), dict.fromkeys((want.tenant for want in call.wants), 0)
+        for place, want in sorted(enumerate(call.wants), key=lambda item: item[1].priority):
+            level, reserve = self.tenant_level(want, now), call.reserve(want.bucket)
+            mark = self.tenant_marks.get(want.tenant, 0.0) if call.marketing else 0.0
+            may = whole(level - reserve) if mark <= now else 0
+            demands[place] = min(want.sends, may - taken[want.tenant])
+            taken[want.tenant] += demands[place]
+            if may < 1:
+                starved[place] = max((1 + reserve - level) / want.bucket.refill, mark - now)
+            if not call.marketing and demands[place] < want.sends:
+                self.tenants.setdefault(want.tenant, Level(want.bucket.capacity, now))
+                self.tenant_marks[want.tenant] = fixed(now + max(0.0, (1 - level) / want.bucket.refill) + 1)
+        return demands
+
+    def split(self, wants: Sequence[Want], demands: Sequence[int], room: int) -> list[int]:
+        shares = [0] * len(wants)
+        for priority in sorted({want.priority for want in wants}):
+            cursor = self.cursors.get(priority, 0)
+            ring = [place for place, want in enumerate(wants) if want.priority == priority and demands[place]]
+            ring.sort(key=lambda place: (wants[place].tenant <= cursor, wants[place].tenant))
+            if ring and room:
+                got, last = share_out([demands[place] for place in ring], room)
+                for place, share in zip(ring, got, strict=True):
+                    shares[place] = share
+                room -= sum(got)
+                self.cursors[priority] = wants[ring[last]].tenant
+        return shares
+
+    def spend(self, call: Acquire, shares: Sequence[int], now: float) -> None:
+        self.level = Level(fixed(self.global_level(call.limits.request, now) - 1), now)
+        self.spent += 1
+        self.flights[call.grant] = until = fixed(now + FLIGHT_TTL)
+        if call.limits.quota and not call.replay:
+            self.quota = Level(fixed(self.quota_level(call.limits.quota, now) - sum(shares)), now)
+        for tenant in {want.tenant for want in call.wants}:
+            own = [(want, share) for want, share in zip(call.wants, shares, strict=True) if want.tenant == tenant]
+            if taken := sum(share for _, share in own):
+                self.tenants[tenant] = Level(fixed(self.tenant_level(own[0][0], now) - taken), now)
+            if not call.marketing and all(share == want.sends for want, share in own):
+                self.tenant_marks.pop(tenant, None)
+        if not call.marketing:
+            self.mark = 0.0
+        if self.circuit:
+            self.permit, self.permit_until = call.grant, until
+            self.probe_last, self.probe_next = call.batch, "due" if call.replay else "replay"
+
+    # settle
+
+    def settle(self, call: Settle, now: float, jitter: float) -> Settled:
+        self.forget(now)
+        if self.flights.pop(call.grant, None) is not None:
+            self.give_back(call, now)
+        opens, closes = self.opens(call), self.closes(call)
+        self.count(call, now, jitter)
+        if opens or closes:
+            self.circuit, self.run, self.probe_n, self.probe_next, self.probe_last = opens, (), 0, "", ""
+            self.permit, self.permit_until = "", 0.0
+            self.opened, self.probe_at = (now, fixed(now + 0.5 + jitter / 2)) if opens else (0.0, 0.0)
+        elif self.circuit and self.permit == call.grant:
+            self.permit, self.permit_until = "", 0.0
+            if call.event != Event.NONE:
+                self.probe_n += 1
+                self.probe_at = fixed(now + min(30.0, 2.0**self.probe_n) * (1 + jitter) / 2)
+        if call.remaining is not None and not call.stops:
+            free = max(0, call.remaining - len(self.flights))
+            if self.global_level(call.limits.request, now) > free:
+                self.level, self.epoch = Level(float(free), now), self.epoch + 1
+        return Settled(self.circuit, bool(opens), closes, max(0.0, self.blocked - now))
+
+    def give_back(self, call: Settle, now: float) -> None:
+        request, quota, sends_back = call.limits.request, call.limits.quota, sum(sends for _, sends, _ in call.back)
+        if call.unused:
+            self.spent -= 1
+            if call.epoch == self.epoch:
+                self.level = Level(fixed(min(request.capacity, self.global_level(request, now) + 1)), now)
+        if quota and sends_back:
+            self.quota = Level(fixed(min(quota.capacity, self.quota_level(quota, now) + sends_back)), now)
+        for tenant, sends, capacity in call.back:
+            if level := self.tenants.get(tenant):
+                self.tenants[tenant] = replace(level, tokens=min(capacity, level.tokens + sends))
+
+    def opens(self, call: Settle) -> str:
+        if self.circuit:
+            return ""
+        if call.event == Event.FAILED:
+            return "unreachable" if len({*self.run, call.batch}) == 3 else ""
+        return "credential" if call.event == Event.CREDENTIAL else ""
+
+    def closes(self, call: Settle) -> bool:
+        if call.stops:
+            return self.circuit not in ("", "credential")
+        return self.circuit != "" and call.event in (Event.ACCEPTED, Event.ANSWERED)
+
+    def count(self, call: Settle, now: float, jitter: float) -> None:
+        """What the event does to the run of failures, the strikes and the block."""
+        if call.event == Event.FAILED and not self.circuit and call.batch not in self.run:
+            self.run = (*self.run, call.batch)
+        if call.stops or call.event in (Event.ACCEPTED, Event.ANSWERED):
+            self.run = ()
+        if call.event == Event.ACCEPTED:
+            self.strikes = 0
+        if call.stops:
+            self.strikes += 1
+            pause = min(60.0, 2.0 ** (self.strikes - 1)) * (1 + jitter) / 2
+            until = now + min(86_400.0, max(1.0, pause if call.retry_after is None else call.retry_after))
+            if until > self.blocked:
+                self.blocked, self.blocked_why = fixed(until), call.event.value
+            self.level = Level(0.0, fixed(self.blocked - 1 / call.limits.request.refill))
+            self.epoch += 1

@@ -1,0 +1,91 @@
+"""The real client and script of the governor, under a clock that the test moves."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+
+import core.governor
+from core.governor import Governor
+from tests.core.governor_model import Level, Model
+
+SCRIPT = Path(core.governor.__file__).with_name("governor.lua").read_text()
+#: The one place where the script reads the clock. Redis' TIME cannot be set, so the tests' variant reads it from ARGV.
+CLOCK = "redis.call('TIME')"
+assert SCRIPT.count(CLOCK) == 1, "the governor must read its clock in exactly one place"
+
+TEXTS = ("blocked_why", "circuit", "probe_next", "probe_last", "permit", "run")
+NUMBERS = ("mark", "blocked", "strikes", "epoch", "spent", "opened", "probe_at", "probe_n", "permit_until")
+#: The last decimal that is kept, and what a double loses on a time since the epoch.
+NEAR = 0.000_002
+
+
+class TimedGovernor(Governor):
+    def __init__(self, client: "redis.Redis", provider: str = "test") -> None:
+        super().__init__(client, provider)
+        self.client = client
+        self._script = client.register_script(SCRIPT.replace(CLOCK, "{ARGV[3], ARGV[4]}"))
+        self.us = 1_790_000_000_123_456
+        self.jitter = 0.5
+        self.reply: list[Any] = []
+
+    @property
+    def now(self) -> float:
+        return self.us // 1_000_000 + self.us % 1_000_000 / 1_000_000
+
+    def advance(self, seconds: float) -> None:
+        self.us += round(seconds * 1_000_000)
+
+    def _call(self, operation: str, **arguments: Any) -> list[Any]:
+        if operation == "settle":
+            arguments["jitter"] = self.jitter
+        clock = [self.us // 1_000_000, self.us % 1_000_000]
+        self.reply = cast("list[Any]", self._script(keys=self.keys, args=[operation, json.dumps(arguments), *clock]))
+        assert self.reply[1] == self.us
+        return self.reply
+
+    def state(self) -> dict[str, str]:
+        return _texts(self.client.hgetall(self.keys[0]))
+
+    def tenants(self) -> dict[int, tuple[float, float, float]]:
+        """Tokens, their time, mark."""
+        stored = _texts(self.client.hgetall(self.keys[1]))
+        return {int(tenant): cast("Any", tuple(map(float, text.split(":")))) for tenant, text in stored.items()}
+
+    def flights(self) -> dict[str, float]:
+        found = cast("list[tuple[bytes, float]]", self.client.zrange(self.keys[2], 0, -1, withscores=True))
+        return {grant.decode(): until for grant, until in found}
+
+
+def assert_same_state(governor: TimedGovernor, model: Model) -> None:
+    state = governor.state()
+    for name in TEXTS:
+        expected = ",".join(model.run) if name == "run" else getattr(model, name)
+        assert state.get(name, "") == expected, name
+    for name in NUMBERS:
+        assert abs(float(state.get(name, 0)) - getattr(model, name)) < NEAR, name
+    _assert_same_level(state, "tokens", "at", model.level)
+    _assert_same_level(state, "q_tokens", "q_at", model.quota)
+    cursors = {int(name.removeprefix("cursor:")): int(tenant) for name, tenant in state.items() if "cursor:" in name}
+    assert cursors == model.cursors
+    flights = governor.flights()
+    assert flights.keys() == model.flights.keys()
+    assert all(abs(until - model.flights[grant]) < NEAR for grant, until in flights.items())
+    tenants = governor.tenants()
+    assert tenants.keys() == model.tenants.keys()
+    for tenant, stored in tenants.items():
+        level = model.tenants[tenant]
+        expected_row = (level.tokens, level.at, model.tenant_marks.get(tenant, 0.0))
+        assert all(abs(a - b) < NEAR for a, b in zip(stored, expected_row, strict=True)), tenant
+
+
+def _assert_same_level(state: dict[str, str], tokens: str, at: str, level: Level | None) -> None:
+    assert (tokens in state) == (level is not None), tokens
+    if level is not None:
+        assert abs(float(state[tokens]) - level.tokens) < NEAR, tokens
+        assert abs(float(state[at]) - level.at) < NEAR, at
+
+
+def _texts(found: Any) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in found.items()}

@@ -1,0 +1,176 @@
+"""The script does what the specification says: random calls, compared with the model at every step."""
+
+from typing import Any
+
+import redis as redis_module
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from core.governor import Bucket, Decision, Event, Limits, Want
+from tests.core.governor_calls import Acquire, Settle
+from tests.core.governor_model import Model
+from tests.core.governor_rig import NEAR, TimedGovernor, assert_same_state
+
+REQUESTS = (
+    Bucket(1.2, 9.8),
+    Bucket(3, 9.8, 1),
+    Bucket(2, 0.5, 1),
+    Bucket(21, 980, 0.5),
+    Bucket(1, 10),
+)
+QUOTAS = (None, None, Bucket(100, 0.5), Bucket(250, 20, 50), Bucket(7, 0.01, 2))
+TENANTS: tuple[tuple[Bucket, ...], ...] = (
+    (Bucket(1000, 1000),),
+    (Bucket(1000, 1000), Bucket(3, 0.7), Bucket(20, 5, 4), Bucket(2.5, 0.001, 1.25)),
+    (Bucket(2, 1.5), Bucket(1, 0.3)),
+)
+RAILS = st.sampled_from(["transactional", "marketing"])
+#: Few batches, so that the same ones come again.
+BATCHES = st.sampled_from([f"batch-{n}" for n in range(5)])
+STEPS = st.one_of(
+    st.just(0),
+    st.integers(1, 2_000),
+    st.integers(1, 300_000),
+    st.integers(1, 3_000_000),
+    st.integers(1, 600_000_000),
+)
+SMALL_WANTS = st.lists(
+    st.tuples(st.integers(1, 12), st.integers(0, 2), st.integers(1, 8)),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda want: want[:2],
+)
+
+
+class GovernorMachine(RuleBasedStateMachine):
+    client: redis_module.Redis
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushdb()
+        self.governor, self.model = TimedGovernor(self.client), Model()
+        self.limits, self.buckets = Limits(REQUESTS[0]), TENANTS[0]
+        self.granted: list[tuple[Acquire, Decision]] = []
+        self.calls, self.wait = 0, 0.0
+
+    @rule(step=STEPS)
+    def time_passes(self, step: int) -> None:
+        self.governor.us += step
+
+    @precondition(lambda self: self.wait > 0)
+    @rule()
+    def wait_as_told(self) -> None:
+        self.governor.advance(self.wait)
+        self.wait = 0.0
+
+    @rule(request=st.sampled_from(REQUESTS), quota=st.sampled_from(QUOTAS), buckets=st.sampled_from(TENANTS))
+    def reconfigure(self, request: Bucket, quota: Bucket | None, buckets: tuple[Bucket, ...]) -> None:
+        self.limits, self.buckets = Limits(request, quota), buckets
+
+    @rule(rail=RAILS, wants=SMALL_WANTS, max_batch=st.sampled_from([1, 5, 10, 100]))
+    def ask(self, rail: str, wants: list[tuple[int, int, int]], max_batch: int) -> None:
+        self.acquire(rail, wants=self.wants(wants), max_batch=max_batch)
+
+    @rule(
+        rail=RAILS,
+        first=st.integers(1, 120),
+        count=st.integers(1, 150),
+        sends=st.lists(st.integers(1, 150), min_size=1, max_size=4),
+        priorities=st.lists(st.integers(0, 2), min_size=1, max_size=3),
+    )
+    def ask_for_many(self, rail: str, first: int, count: int, sends: list[int], priorities: list[int]) -> None:
+        wants = [(first + n, priorities[n % len(priorities)], sends[n % len(sends)]) for n in range(count)]
+        self.acquire(rail, wants=self.wants(wants))
+
+    @rule(rail=RAILS, batch=BATCHES)
+    def ask_for_a_replay(self, rail: str, batch: str) -> None:
+        self.acquire(rail, batch=batch, replay=True)
+
+    @precondition(lambda self: self.granted)
+    @rule(
+        which=st.integers(-3, 30),
+        batch=st.none() | BATCHES,
+        event=st.sampled_from(Event),
+        unused=st.booleans(),
+        given_back=st.sampled_from([0, 0.5, 1]),
+        retry_after=st.none() | st.sampled_from([0, 0.25, 1, 3.5, 90_000]),
+        remaining=st.none() | st.integers(0, 12),
+        jitter=st.floats(0, 1).map(lambda value: round(value, 3)),
+        old_limits=st.booleans(),
+    )
+    def settle(
+        self,
+        which: int,
+        batch: str | None,
+        event: Event,
+        unused: bool,
+        given_back: float,
+        retry_after: float | None,
+        remaining: int | None,
+        jitter: float,
+        old_limits: bool,
+    ) -> None:
+        call, decision = self.granted[which % len(self.granted)]
+        back = tuple(
+            (want.tenant, round(share * given_back), want.bucket.capacity)
+            for want, share in zip(call.wants, decision.shares, strict=True)
+            if round(share * given_back)
+        )
+        self.governor.jitter = jitter
+        settle = Settle(
+            grant=call.grant,
+            batch=batch or call.batch,
+            event=event,
+            limits=call.limits if old_limits else self.limits,
+            epoch=decision.epoch,
+            unused=unused,
+            back=back,
+            retry_after=retry_after,
+            remaining=remaining,
+        )
+        in_flight = settle.grant in self.model.flights and self.model.flights[settle.grant] > self.governor.now
+        actual, expected = settle.to(self.governor), self.model.settle(settle, self.governor.now, jitter)
+        assert (actual.circuit, actual.opened, actual.closed) == (expected.circuit, expected.opened, expected.closed)
+        assert abs(actual.blocked - expected.blocked) < NEAR
+        assert self.governor.reply[0] == int(in_flight)
+
+    @rule()
+    def redis_loses_its_memory(self) -> None:
+        self.client.flushdb()
+        self.model = Model()
+
+    @invariant()
+    def states_agree(self) -> None:
+        assert_same_state(self.governor, self.model)
+
+    def wants(self, wants: list[tuple[int, int, int]]) -> tuple[Want, ...]:
+        buckets = self.buckets
+        return tuple(Want(tenant, priority, n, buckets[tenant % len(buckets)]) for tenant, priority, n in wants)
+
+    def acquire(self, rail: str, batch: str | None = None, **rest: Any) -> None:
+        self.calls += 1
+        call = Acquire(f"grant-{self.calls}", batch or f"grant-{self.calls}", rail, self.limits, **rest)
+        actual, expected = call.to(self.governor), self.model.acquire(call, self.governor.now)
+        assert (actual.granted, actual.reason, actual.epoch) == (expected.granted, expected.reason, expected.epoch)
+        assert (actual.probe, actual.shares, actual.cursors) == (expected.probe, expected.shares, expected.cursors)
+        for is_wait, should in zip((actual.wait, *actual.starved), (expected.wait, *expected.starved), strict=True):
+            assert (is_wait > 0) == (should > 0)
+            assert -NEAR / 4 < is_wait - should < NEAR  # rounded up to the next µs
+        if actual.granted:
+            self.granted.append((call, actual))
+        else:
+            self.wait = actual.wait
+
+
+def test_the_script_and_its_specification_agree_at_every_step(redis: redis_module.Redis) -> None:
+    machine = type("Machine", (GovernorMachine,), {"client": redis})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=80,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
