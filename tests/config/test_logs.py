@@ -20,10 +20,7 @@ FORMATTERS = [JsonFormatter(), TextFormatter()]
 def _record(message: str, **fields: object) -> logging.LogRecord:
     """A record with an exception that quotes data, in its text and in its chain."""
     try:
-        try:
-            raise KeyError(SECRET)
-        except KeyError as cause:
-            raise ValueError(f"duplicate key value ({SECRET})") from cause
+        raise ValueError(f"duplicate key value ({SECRET})") from KeyError(SECRET)
     except ValueError:
         return logging.getLogger("messaging.test").makeRecord(
             "messaging.test", logging.ERROR, __file__, 1, message, (), sys.exc_info(), extra=fields

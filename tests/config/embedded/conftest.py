@@ -47,7 +47,7 @@ def _unless_gone(function: object, path: str, error: tuple[type[BaseException], 
 @pytest.fixture
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a developer who has set nothing; the data goes to `folder`."""
-    kept = {name: value for name, value in os.environ.items() if name not in _OURS}
+    kept = {name: value for name, value in os.environ.items() if name not in _OURS and not name.startswith("EMBEDDED_")}
     return kept | {"EMBEDDED_DATA_DIR": str(folder), "EMBEDDED_FSYNC": "0", "DEBUG": "1"}
 
 

@@ -31,9 +31,7 @@ def _as_nobody() -> Sequence[str]:
     user = (setpriv, f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups")
     reading = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
     # Twice removed: setpriv itself still runs with the means of root.
-    probe = (
-        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import config.embedded.keeper'], check=True)"
-    )
+    probe = "import subprocess, sys; subprocess.check_call([sys.executable, '-c', 'import config.embedded.keeper'])"
     for prefix in (user, user + reading):
         done = subprocess.run([*prefix, sys.executable, "-c", probe], cwd=ROOT, capture_output=True, check=False)
         if done.returncode == 0:
