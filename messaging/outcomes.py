@@ -30,6 +30,10 @@ class Fate(Enum):
     AMBIGUOUS = auto()
 
 
+#: Fates after which the sends are not with the provider: their tenants get their tokens back.
+RETURNED = frozenset({Fate.DUE_AGAIN, Fate.BACK_OFF, Fate.SORT_LANES})
+
+
 @dataclass(frozen=True, slots=True)
 class Ruling:
     state: BatchState

@@ -85,11 +85,14 @@ def _measure(value: object, room: int) -> int:
     return 1
 
 
-def metered(function: Filter, *, factor: int = 1, before: Callable[..., int] | None = None) -> Filter:
+def metered(
+    function: Filter, *, factor: int = 1, before: Callable[..., int] | None = None, lenient: bool = False
+) -> Filter:
     """`function` as `Context.filter` calls it: with the context in front.
 
     `factor`: units a character costs on the way. `before(left, *arguments)`: units to pay for what it is about to
-    build; arguments of the wrong type cost nothing here, the filter itself refuses them.
+    build; arguments of the wrong type cost nothing here, the filter itself refuses them. An undefined argument is an
+    error, which some filters of the library would take for a missing one, unless `lenient`.
     """
     with_environment = getattr(function, "with_environment", False)
 
@@ -97,6 +100,8 @@ def metered(function: Filter, *, factor: int = 1, before: Callable[..., int] | N
         budget = context.budget
         units = FILTER + factor * measure(left)
         for argument in args:
+            if isinstance(argument, Undefined) and not lenient:
+                str(argument)  # raises: it is a StrictUndefined
             units += measure(argument)
         if before is not None:
             units += before(left, *args)
@@ -190,8 +195,20 @@ def map_(sequence: list[Any], key: object) -> list[object]:
     return [None if item is array._NULL else item for item in array.map_(sequence, key)]
 
 
-#: Costlier per character than a unit; measured.
-_FACTORS = {"url_encode": 6, "url_decode": 4, "split": 4, "strip_html": 6, "squish": 4, "truncatewords": 4}
+#: Costlier per character than a unit; measured with the worst text for each.
+_FACTORS = {"url_encode": 6, "url_decode": 4, "split": 4, "strip_html": 10, "squish": 4, "truncatewords": 4}
+_FACTORS |= {
+    "escape_once": 5,
+    "sum": 3,
+    "where": 3,
+    "find": 3,
+    "has": 3,
+    "find_index": 3,
+    "reject": 2,
+    "map": 2,
+    "join": 2,
+}
+_FACTORS |= {"round": 80, "times": 4, "minus": 4, "plus": 4, "modulo": 4}  # of a number: it counts as one character
 _BEFORE: dict[str, Callable[..., int]] = {
     "replace": _before_replace,
     "join": _before_join,
@@ -225,7 +242,8 @@ def install(environment: Environment) -> None:
     """Replaces the filters of `environment` by the allow-list."""
     library = environment.filters
     filters = {name: metered(library[name], factor=_FACTORS.get(name, 1), before=_BEFORE.get(name)) for name in _NAMES}
-    filters["map"] = metered(map_)
+    filters["default"] = metered(library["default"], lenient=True)
+    filters["map"] = metered(map_, factor=_FACTORS["map"])
     filters["strip_html"] = metered(strip_html, factor=_FACTORS["strip_html"])
     filters["date"] = _date
     environment.filters = filters

@@ -22,7 +22,14 @@ from liquid.builtin.tags.case_tag import MultiExpressionBlockNode
 from liquid.builtin.tags.for_tag import ForNode
 from liquid.builtin.tags.tablerow_tag import TablerowNode
 from liquid.context import RenderContext
-from liquid.exceptions import BlockNestingError, LiquidError, LiquidInterrupt, ResourceLimitError, UndefinedError
+from liquid.exceptions import (
+    BlockNestingError,
+    LiquidError,
+    LiquidInterrupt,
+    OutputStreamLimitError,
+    ResourceLimitError,
+    UndefinedError,
+)
 from liquid.expression import Expression
 from liquid.template import BoundTemplate
 from liquid.token import TOKEN_CONTENT, TOKEN_ILLEGAL, TOKEN_OUTPUT, Token
@@ -33,12 +40,13 @@ from messaging.content import filters
 from messaging.content.filters import Budget, BudgetSpentError, measure
 from messaging.errors import InvalidInput
 
-BUDGET = 10_000_000  # units a render may spend
+BUDGET = 2_000_000  # units a render may spend: about 5,000 outputs, at worst some 40 ms
 STEP = 64  # units: one node or expression
 MAX_WEIGHT = 1_000_000  # units: every node of a source once
 MAX_TAGS = 5_000  # {{ … }} and {% … %} in one source
-MAX_TAG_SQUARES = 20_000_000  # sum of their squared lengths: the lexer backtracks within a tag
+MAX_TAG_SQUARES = 5_000_000  # sum of their squared lengths: the lexer backtracks within a tag
 MAX_RANGE = 10_000  # numbers in (a..b)
+MAX_OUTPUT = 1_000_000  # characters of a rendered part, or of a capture
 MAX_DEPTH = 40  # of nested expressions, so that rendering never depends on how much stack the caller has left
 
 #: The tags there are. Left out: include and render (there is nothing to include), liquid and echo (another spelling of
@@ -49,7 +57,7 @@ _TAGS = frozenset(
     | {TOKEN_CONTENT, TOKEN_ILLEGAL, TOKEN_OUTPUT}
 )
 _MARKUP = re.compile(r"\{[{%]")
-_VERBATIM = re.compile(r"\{%-?\s*raw\s*-?%\}")
+_VERBATIM = re.compile(r"\{%-?\s*(raw|doc)\s*-?%\}")
 _END_VERBATIM = re.compile(r"\{%-?\s*endraw\s*-?%\}")
 _NAME = re.compile(r"[\w-]+\??(?:\.[\w-]+\??)*")
 _CLOCK_NAMES = frozenset({"now", "today"})  # given by the engine, not by variables
@@ -101,17 +109,21 @@ class Part:
 
 
 class Output:
-    """What the engine writes to. Paid by the character."""
+    """What the engine writes to. Writing costs little (the text was paid for when it was made), and has an end."""
 
-    __slots__ = ("budget", "parts")
+    __slots__ = ("budget", "parts", "room")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.parts: list[str] = []
+        self.room = MAX_OUTPUT
 
     def write(self, text: str) -> int:
         size = len(text)
-        self.budget.spend(size)
+        self.budget.spend(size >> 4)
+        self.room -= size
+        if self.room < 0:
+            raise OutputStreamLimitError("the output is too long", token=None)
         self.parts.append(text)
         return size
 
@@ -234,7 +246,9 @@ def _scan(source: str) -> None:
         squares += (at - start) ** 2
         if count > MAX_TAGS or squares > MAX_TAG_SQUARES:
             raise _RefusedError("template_too_complex", "the template has too many or too long tags")
-        if _VERBATIM.fullmatch(source, start, at):
+        if verbatim := _VERBATIM.fullmatch(source, start, at):
+            if verbatim[1] == "doc":  # the lexer knows it, and looks for its end each time, to the end of the source
+                raise _RefusedError("unknown_tag", f"line {_line_at(source, start)}: there is no tag doc here")
             end = _END_VERBATIM.search(source, at)
             if end is None:
                 raise _RefusedError("template_syntax", f"line {_line_at(source, start)}: raw is never closed")
@@ -293,6 +307,8 @@ def _render_error(error: Exception, token: Token | None, part: str) -> RenderErr
     where = f"line {_line(token)}"
     if isinstance(error, UndefinedError):
         return RenderError("undefined_variable", f"{where}: there is no value for {_name_at(token)}", part)
+    if isinstance(error, OutputStreamLimitError):
+        return RenderError("rendered_too_large", f"{where}: more than {MAX_OUTPUT} characters", part)
     if isinstance(error, ResourceLimitError):
         return RenderError("template_too_costly", f"{where}: the template does too much work", part)
     if isinstance(error, LiquidInterrupt):

@@ -1,7 +1,7 @@
 """One leader at a time looks for work and waits for tokens on behalf of a (provider, rail) in this process.
 
 No wake-up is lost: a thread that comes while the seat is taken raises its flag under the mutex before it acknowledges its
-ticket, and a leader that found nothing may rise only if no flag came up since it last looked.
+ticket, and a leader learns in the same step in which it leaves the seat whether a flag came up since it last looked.
 """
 
 from __future__ import annotations
@@ -32,13 +32,10 @@ class Seat:
         with self._condition:
             self._flag = False
 
-    def rise_if_quiet(self) -> bool:
-        """Leave the seat, unless a flag came up since `look`; then stay and look again."""
+    def flagged(self) -> bool:
+        """Somebody came since `look`."""
         with self._condition:
-            if self._flag:
-                return False
-            self._taken = False
-            return True
+            return self._flag
 
     def rise(self) -> bool:
         """Leave the seat. True: a flag had come up, so somebody must look again."""

@@ -172,7 +172,7 @@ WITH failed AS (
     SET status = 'failed', attempts = s.attempts + CASE WHEN %(counted)s THEN 1 ELSE 0 END,
         error_code = a.code, error_detail = a.detail
     FROM unnest(%(ids)s::uuid[], %(codes)s::text[], %(details)s::text[]) AS a (id, code, detail)
-    WHERE s.id = a.id AND s.batch_id = %(batch)s AND s.status = 'sending'
+    WHERE s.id = a.id AND s.batch_id = %(batch)s AND s.status IN ('sending', 'ambiguous')
     RETURNING s.id, s.channel, s.tenant_id, a.code, a.detail
 )
 INSERT INTO core_dead_letters (channel, send_id, tenant_id, batch_id, reason, detail, redriven, created_at)

@@ -38,7 +38,7 @@ class Blast(LaneMixin):
     rejected = models.BigIntegerField(default=0)
     created_at = models.DateTimeField(db_default=Now())
     launched_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)  # no open send is left (also of a cancelled blast)
 
     class Meta:
         db_table = "messaging_blasts"
@@ -63,7 +63,7 @@ class Blast(LaneMixin):
                 fields=["channel", "rail", "priority", "tenant", "id"],
                 condition=models.Q(state="running", has_due=True),
             ),
-            models.Index(name="messaging_blasts_live", fields=["state"], condition=~models.Q(state="finished")),
+            models.Index(name="messaging_blasts_live", fields=["id"], condition=models.Q(finished_at=None)),
             models.Index(name="messaging_blasts_tenant", fields=["tenant", "id"]),
         ]
 

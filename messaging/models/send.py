@@ -77,6 +77,11 @@ class Send(models.Model):
                 fields=["blast", "id"],
                 condition=Q(status="queued", blast__isnull=False),
             ),
+            models.Index(
+                name="messaging_sends_blast_wait",
+                fields=["blast", "id"],
+                condition=Q(status="scheduled", blast__isnull=False),
+            ),
             models.Index(name="messaging_sends_wake", fields=["not_before"], condition=Q(status="scheduled")),
             models.Index(
                 name="messaging_sends_expiry",

@@ -13,7 +13,8 @@ _MAX_INPUT = 4 * MAX_DETAIL
 
 _QUOTED_LOCAL_PART = re.compile(r'"[^"]*"(?=@)')
 _WORD = re.compile(r"""[^\s<>"'`(),;\[\]{}|]+""")
-_AT = re.compile(r"@|＠|﹫|%40|&#0*64;|&#x0*40;|&commat;", re.IGNORECASE)
+#: What stands for an at sign in markup, in an URL, and in other scripts.
+_AT = re.compile(r"＠|﹫|%40|&#0{0,5}64;|&#x0{0,5}40;|&commat;", re.IGNORECASE)
 #: A telephone number: a plus and digits, or nine digits and more, with the usual separators.
 _NUMBER = re.compile(r"(?<![\w+])(?:\+\d(?:[ ()./-]{0,2}\d){5,18}|\d(?:[ ()./-]{0,2}\d){8,18})(?!\w)")
 #: Keys as Resend writes them, and whatever follows the word Bearer.
@@ -35,7 +36,7 @@ def blot(text: object, *, secrets: Iterable[str] = ()) -> str:
             text = text.replace(secret, "[key]")
     text = _UNPRINTABLE.sub(" ", text)
     text = _KEY.sub("[key]", text)
-    text = _QUOTED_LOCAL_PART.sub("", text)
-    text = _WORD.sub(lambda word: "[address]" if _AT.search(word[0]) else word[0], text)
+    text = _QUOTED_LOCAL_PART.sub("", _AT.sub("@", text))
+    text = _WORD.sub(lambda word: "[address]" if "@" in word[0] else word[0], text)
     text = _NUMBER.sub("[number]", text)
     return text.strip()[:MAX_DETAIL]

@@ -20,7 +20,7 @@ from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter as RequestsTransport
-from requests.certs import where as certificate_bundle
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from urllib3.exceptions import HTTPError
 
 from messaging.providers.base import Adapter
@@ -34,11 +34,11 @@ MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
 _CHUNK_BYTES = 64 * 1024
 
-#: What the network and the parsers underneath raise (`requests.RequestException` is an OSError). Anything else is a bug.
+#: What the network and the parsers underneath raise (`requests.RequestException` is an OSError). The rest is a bug.
 _FAILURES = (OSError, HTTPException, HTTPError, ValueError)
 
 
-class EndpointNotAllowed(Exception):  # noqa: N818 - it names the rule that was broken
+class ForbiddenEndpointError(Exception):
     """A bug in an adapter: it called what is not in its `endpoints`. Nothing was sent."""
 
 
@@ -63,7 +63,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class NoReply:
-    """No status line. `wrote` False: no byte of the request was handed to the network, it cannot have been processed."""
+    """No status line came. If `wrote` is False, no byte of the request was handed to the network."""
 
     wrote: bool
     code: str  # stage and manner: dns_failed, connect_timeout, tls_failed, send_failed, answer_timeout, …
@@ -85,12 +85,12 @@ class HttpClient:
     def request(
         self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None = None, timeout: float
     ) -> Reply | NoReply:
-        """One request, answered or given up within `timeout` seconds in all. Raises EndpointNotAllowed.
+        """One request, answered or given up within `timeout` seconds in all. Raises ForbiddenEndpointError.
 
         Redirects are returned, not followed. A connection that turns out dead is not dialled again.
         """
         if not any(method == allowed and pattern.fullmatch(path) for allowed, pattern in self._allowed):
-            raise EndpointNotAllowed(f"{method} {path} is not among the endpoints of this adapter")
+            raise ForbiddenEndpointError(f"{method} {path} is not among the endpoints of this adapter")
         if timeout <= 0:
             return NoReply(wrote=False, code="no_time_left")
         prepared = requests.Request(
@@ -134,7 +134,7 @@ class HttpClient:
 
     def _context(self) -> ssl.SSLContext | None:
         if self._tls is None and self._base_url.startswith("https:"):
-            self._tls = ssl.create_default_context(cafile=certificate_bundle())
+            self._tls = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
         return self._tls
 
 
@@ -163,6 +163,12 @@ class _Connections(RequestsTransport):
 
 def _read(response: requests.Response) -> Reply:
     """The body, up to the bound. Leaving `response` returns a connection that is read to its end to the pool."""
+    status, headers = response.status_code, response.headers
+    if status < 200 or status in (204, 304):
+        # No body by definition; but an interim answer is followed by the real one, and a server may get these wrong.
+        # What follows must not be taken for the answer to the next request.
+        response.raw.close()
+        return Reply(status, headers, b"", complete=True)
     body = bytearray()
     complete = False
     try:
@@ -174,10 +180,9 @@ def _read(response: requests.Response) -> Reply:
             complete = True
     except _FAILURES:
         pass  # the status line stands; what it proves without a body is the adapter's to say
-    if not complete or response.status_code < 200 or response.status_code in (204, 304):
-        # Bytes may follow that belong to this answer: they must not be taken for the answer to the next request.
+    if not complete:
         response.raw.close()
-    return Reply(response.status_code, response.headers, bytes(body[:MAX_ANSWER_BYTES]), complete)
+    return Reply(status, headers, bytes(body[:MAX_ANSWER_BYTES]), complete)
 
 
 def _path_pattern(path: str) -> re.Pattern[str]:

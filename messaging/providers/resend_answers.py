@@ -18,7 +18,10 @@ from messaging.providers.blot import blot
 from messaging.providers.http import Reply
 
 _QUOTAS = frozenset({"daily_quota_exceeded", "monthly_quota_exceeded"})
-_KEY_NAMES = re.compile(r"(missing|invalid|restricted|suspended|revoked|expired)_api_key|suspended_\w+|\w+_suspended")
+_KEY_NAMES = re.compile(
+    r"(missing|invalid|restricted|suspended|revoked|expired)_api_key|api_key_\w+"
+    r"|suspended_(account|team)|(account|team)_suspended"
+)
 #: "API key is invalid", "This API key is …", "Your API key has been …", "Missing API key in …". Only at the beginning:
 #: further on a message may quote what a tenant wrote, and a tenant must not be able to open the circuit for everybody.
 _KEY_MESSAGE = re.compile(r"(?:(?:the|this|your|missing|invalid|suspended|revoked|expired) ){0,2}api[ _]key\b", re.I)
@@ -85,7 +88,7 @@ class _Taken:
 
 
 def _read_taken(reply: Reply, items: int, api_key: str) -> _Taken:
-    """`{"data": [{"id"}], "errors": [{"index", "message"}]}`; `data` holds the accepted ones, in the order of the items.
+    """`{"data": [{"id"}], "errors": [{"index", "message"}]}`; `data` holds the accepted ones, in the items' order.
 
     `errors` may be absent. An id can be given to its item only if all ids and all errors are there.
     """

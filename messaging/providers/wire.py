@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -54,11 +55,11 @@ class Resolver:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[tuple[str, int], Future[list[AddressInfo]]] = {}
+        self._running: dict[tuple[str, int], Future[Sequence[AddressInfo]]] = {}
 
-    def lookup(self, host: str, port: int, timeout: float) -> list[AddressInfo]:
+    def lookup(self, host: str, port: int, timeout: float) -> Sequence[AddressInfo]:
         try:  # an address needs no look-up and no thread
-            return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except socket.gaierror:
             pass
         with self._lock:
@@ -68,9 +69,9 @@ class Resolver:
                 threading.Thread(target=self._run, args=(host, port, future), name="dns", daemon=True).start()
         return future.result(timeout)
 
-    def _run(self, host: str, port: int, future: Future[list[AddressInfo]]) -> None:
+    def _run(self, host: str, port: int, future: Future[Sequence[AddressInfo]]) -> None:
         try:
-            found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as err:
             self._forget(host, port)
             future.set_exception(err)
@@ -161,7 +162,8 @@ class TimedSocket:
 
     def makefile(self, mode: str) -> io.BufferedReader:
         assert mode == "rb", "http.client reads answers, and nothing else, through a file"
-        self._exchange.stage = Stage.ANSWER
+        if self._exchange.wrote:  # urllib3 looks for an answer even if the connection was lost before the first byte
+            self._exchange.stage = Stage.ANSWER
         self._last_used = time.monotonic()
         return io.BufferedReader(_TimedReader(self._sock, self._exchange))
 

@@ -1,0 +1,55 @@
+"""One beat: all steps in their order. A step that fails is told of and does not keep the others from running."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import redis
+from django.db import Error, close_old_connections
+
+from messaging.clock import steps
+from messaging.clock.tickets import re_ticket
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.5
+#: Beats between two runs of the steps that only tidy up.
+_TIDY_EVERY = 120
+
+#: The order matters: what wakes is seen by the hints, what the hints say is seen by the re-ticketing.
+_STEPS: dict[str, Callable[[], int]] = {
+    "wake": steps.wake,
+    "expire": steps.expire,
+    "clear_cancelled": steps.clear_cancelled,
+    "refresh_hints": steps.refresh_hints,
+    "finish_blasts": steps.finish_blasts,
+    "re_ticket": re_ticket,
+}
+_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune}
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a beat did: rows (or tickets) by step, the steps that failed, and how long it took in seconds."""
+
+    moved: dict[str, int] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def run_once(number: int = 0) -> Beat:
+    """One beat. Never raises for a database or Redis that is away: the next beat tries again."""
+    started = time.monotonic()
+    moved: dict[str, int] = {}
+    failed: list[str] = []
+    for name, step in (_STEPS | _TIDY if number % _TIDY_EVERY == 0 else _STEPS).items():
+        try:
+            moved[name] = step()
+        except (Error, redis.RedisError) as error:
+            failed.append(name)
+            log.error("clock_step_failed", extra={"step": name, "error": type(error).__name__})
+            close_old_connections()
+    return Beat(moved, tuple(failed), time.monotonic() - started)

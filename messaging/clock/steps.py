@@ -1,0 +1,155 @@
+"""What a beat of the clock does to the ledger. Each function is one step and returns how many rows it moved."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import transaction
+
+from core.db import ledger_cursor
+from messaging.lifecycle import BlastState
+
+#: Sends that one step moves at most: a beat stays short, and holds its row locks for milliseconds.
+LIMIT = 5_000
+#: Days an idempotency key is honoured, and a finished job remembered.
+KEEP_DAYS = 7
+
+_NIL = UUID(int=0)
+
+
+def _run(sql: str, **parameters: object) -> int:
+    with transaction.atomic(), ledger_cursor() as cursor:
+        return cursor.run(sql, {"limit": LIMIT, "days": KEEP_DAYS, **parameters})
+
+
+def wake() -> int:
+    """Scheduled sends whose time has come are due, unless their blast was cancelled or they have run out."""
+    return _run(
+        """
+        UPDATE messaging_sends s
+        SET status = CASE
+            WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
+            WHEN s.expires_at <= clock_timestamp() THEN 'expired'
+            ELSE 'queued'
+        END
+        WHERE s.status = 'scheduled' AND s.id = ANY (ARRAY (
+            SELECT id FROM messaging_sends
+            WHERE status = 'scheduled' AND not_before <= clock_timestamp()
+            ORDER BY not_before LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ))
+        """
+    )
+
+
+def expire() -> int:
+    """Waiting sends that have run out end."""
+    return _run(
+        """
+        UPDATE messaging_sends SET status = 'expired'
+        WHERE status IN ('scheduled', 'queued') AND id = ANY (ARRAY (
+            SELECT id FROM messaging_sends
+            WHERE status IN ('scheduled', 'queued') AND expires_at IS NOT NULL AND expires_at <= clock_timestamp()
+            ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ))
+        """
+    )
+
+
+def clear_cancelled() -> int:
+    """Waiting sends of cancelled blasts are cancelled. What is bound to a batch follows when its answer is recorded."""
+    with ledger_cursor() as cursor:
+        blasts = [
+            row[0]
+            for row in cursor.all(
+                "SELECT id FROM messaging_blasts WHERE finished_at IS NULL AND state = 'cancelled' ORDER BY id LIMIT 100"
+            )
+        ]
+    return sum(
+        _run(
+            f"""
+            UPDATE messaging_sends SET status = 'cancelled'
+            WHERE status = '{status}' AND id = ANY (ARRAY (
+                SELECT id FROM messaging_sends WHERE blast_id = %(blast)s AND status = '{status}'
+                ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+            ))
+            """,
+            blast=blast,
+        )
+        for blast in blasts
+        for status in ("queued", "scheduled")
+    )
+
+
+# `low` is read without its old value as a bound: a send that went back to waiting may lie below it.
+_FACTS = """
+SELECT b.id, b.has_due, b.low,
+       (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1)
+FROM messaging_blasts b
+WHERE b.finished_at IS NULL AND b.state = 'running'
+ORDER BY b.id
+"""
+
+
+def refresh_hints() -> int:
+    """Write `has_due` and `low` of running blasts from facts, where they are wrong."""
+    with transaction.atomic(), ledger_cursor() as cursor:
+        wrong = {
+            blast: first
+            for blast, has_due, low, first in cursor.all(_FACTS)
+            if has_due is not (first is not None) or (first is not None and first != low)
+        }
+        if wrong:
+            # Locked in the order in which claims lock them; the update alone would take them as it finds them.
+            ids = sorted(wrong)
+            cursor.run(
+                "SELECT FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE",
+                {"ids": ids},
+            )
+            cursor.run(
+                "UPDATE messaging_blasts b SET has_due = h.low IS NOT NULL, low = coalesce(h.low, b.low)"
+                " FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[]) AS h (id, low) WHERE b.id = h.id",
+                {"ids": ids, "lows": [wrong[pk] for pk in ids]},
+            )
+        return len(wrong)
+
+
+def finish_blasts() -> int:
+    """Running blasts without an open send are finished; cancelled ones are cleared. One snapshot decides: a send that
+    leaves the open states does not come back into them (but by a redrive, which reopens the blast)."""
+    return _run(
+        f"""
+        UPDATE messaging_blasts b
+        SET finished_at = clock_timestamp(),
+            state = CASE b.state WHEN '{BlastState.RUNNING}' THEN '{BlastState.FINISHED}' ELSE b.state END
+        WHERE b.id = ANY (ARRAY (
+            SELECT b.id FROM messaging_blasts b
+            WHERE b.finished_at IS NULL AND b.state IN ('running', 'cancelled')
+              AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued')
+              AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'scheduled')
+              AND NOT EXISTS (
+                  SELECT FROM messaging_batches o JOIN messaging_sends s ON s.id = ANY (o.send_ids)
+                  WHERE o.state IN ('claimed', 'unknown') AND s.blast_id = b.id AND s.status = 'sending'
+              )
+            ORDER BY b.id LIMIT %(limit)s FOR NO KEY UPDATE OF b SKIP LOCKED
+        )) AND b.finished_at IS NULL
+        """
+    )
+
+
+def prune() -> int:
+    """Idempotency keys and finished jobs that nobody may ask for any more."""
+    return _run(
+        """
+        DELETE FROM messaging_idempotency_keys WHERE id = ANY (ARRAY (
+            SELECT id FROM messaging_idempotency_keys WHERE created_at < clock_timestamp() - %(days)s * interval '1 day'
+            ORDER BY created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ))
+        """
+    ) + _run(
+        """
+        DELETE FROM core_processed_jobs WHERE job_key = ANY (ARRAY (
+            SELECT job_key FROM core_processed_jobs WHERE done_at < clock_timestamp() - %(days)s * interval '1 day'
+            ORDER BY done_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ))
+        """
+    )

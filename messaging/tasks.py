@@ -1,0 +1,21 @@
+"""The actors: one for each rail of each channel that has a provider. All they do is serve a ticket."""
+
+from __future__ import annotations
+
+import dramatiq
+
+from messaging.dispatch import run_ticket
+from messaging.providers.registry import adapters
+from messaging.rails import Channel, Rail, actor_name, queue_name
+
+
+def _declare(channel: Channel, rail: Rail) -> None:
+    def serve() -> None:
+        run_ticket(channel, rail)
+
+    dramatiq.actor(serve, actor_name=actor_name(channel, rail), queue_name=queue_name(channel, rail))
+
+
+for _channel in adapters():
+    for _rail in Rail:
+        _declare(_channel, _rail)
