@@ -163,8 +163,9 @@ class Connection(asyncio.Protocol):
             self._stream = None
             self._transport.write(b"0\r\n\r\n")
             self._finish()
-        elif chunk:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        else:
+            if chunk:  # an empty one would end the body
+                self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
             self._loop.call_soon(self._pump)
 
     def _finish(self, *, keep_alive: bool = True) -> None:

@@ -79,7 +79,9 @@ class Control:
     def _wait(self, request: Request, respond: Respond) -> None:
         """Answers as soon as there are `emails` accepted and `requests` received, or after `timeout` seconds."""
         emails, requests = _number(request, "emails"), _number(request, "requests")
-        timeout = min(MAX_WAIT_S, float(request.query.get("timeout", "10")))
+        timeout = float(request.query.get("timeout", "10"))
+        if not 0 <= timeout <= MAX_WAIT_S:
+            raise ValueError(f"timeout must be a number of seconds, at most {MAX_WAIT_S:g}.")
         provider, stats = self._provider, self._provider.stats
         answered = False
 
