@@ -6,6 +6,7 @@ transaction and then finds the row with the answer, or, if the first was rolled 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +87,7 @@ def claim_keys(tenant_id: int, operation: str, claims: Mapping[int, Claim]) -> d
                 "idempotency_key_reused",
                 "This idempotency key was used for another request. Use a new key for a new request.",
             )
-        earlier[by_key[key]] = answer
+        earlier[by_key[key]] = json.loads(answer)  # Django's connection hands jsonb over as text
     if len(earlier) != len(used):  # pruned between the two statements: its promise had run out
         raise Conflict("idempotency_key_expired", "This idempotency key has just run out. Send the request again.")
     return earlier

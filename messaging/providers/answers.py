@@ -15,6 +15,7 @@ from messaging.providers.http import NoReply
 MAX_RETRY_AFTER = 86_400.0
 
 _DECIMAL = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
+_PROVIDER_ID = re.compile(r"[\x21-\x7e]{1,100}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
 
 
@@ -43,6 +44,11 @@ def verdict_of(status: int) -> Verdict:
 def stable_code(name: object, otherwise: str) -> str:
     """A provider's name for an error, if it can serve as one (it becomes a metric label), or `otherwise`."""
     return name if isinstance(name, str) and _NAME.fullmatch(name) else otherwise
+
+
+def provider_id(found: object) -> str | None:
+    """A provider's id for a send, if it is one that can be stored and asked for: 1 to 100 visible ASCII characters."""
+    return found if isinstance(found, str) and _PROVIDER_ID.fullmatch(found) else None
 
 
 def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:

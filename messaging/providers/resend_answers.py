@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from messaging.providers.answers import limit_hint, retry_after, stable_code, verdict_of
+from messaging.providers.answers import limit_hint, provider_id, retry_after, stable_code, verdict_of
 from messaging.providers.base import Answer, ItemError, Verdict
 from messaging.providers.blot import blot
 from messaging.providers.http import Reply
@@ -25,7 +25,6 @@ _KEY_NAMES = re.compile(
 #: "API key is invalid", "This API key is …", "Your API key has been …", "Missing API key in …". Only at the beginning:
 #: further on a message may quote what a tenant wrote, and a tenant must not be able to open the circuit for everybody.
 _KEY_MESSAGE = re.compile(r"(?:(?:the|this|your|missing|invalid|suspended|revoked|expired) ){0,2}api[ _]key\b", re.I)
-_PROVIDER_ID = re.compile(r"[\x21-\x7e]{1,100}")
 
 
 def read_answer(reply: Reply, items: int, api_key: str) -> Answer:
@@ -98,18 +97,13 @@ def _read_taken(reply: Reply, items: int, api_key: str) -> _Taken:
         return _Taken(Verdict.UNKNOWN, "unreadable_answer")
     if not isinstance(answer, dict) or not isinstance(answer.get("data"), list):
         return _Taken(Verdict.UNKNOWN, "unreadable_answer")
-    ids = [_provider_id(entry) for entry in answer["data"]]
+    ids = [provider_id(entry.get("id")) if isinstance(entry, dict) else None for entry in answer["data"]]
     errors = _item_errors(answer.get("errors"), items, api_key)
     if errors is None or None in ids or len(set(ids)) < len(ids) or len(ids) + len(errors) != items:
         return _Taken(Verdict.MISCOUNTED, "miscounted_answer")
     left = iter(ids)
     aligned = tuple(None if index in errors else next(left) for index in range(items))
     return _Taken(Verdict.ACCEPTED, provider_ids=aligned, item_errors=errors)
-
-
-def _provider_id(entry: object) -> str | None:
-    found = entry.get("id") if isinstance(entry, dict) else None
-    return found if isinstance(found, str) and _PROVIDER_ID.fullmatch(found) else None
 
 
 def _item_errors(found: object, items: int, api_key: str) -> dict[int, ItemError] | None:

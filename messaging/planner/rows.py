@@ -1,0 +1,48 @@
+"""The rows of a recipient list, and how they are taken: one at a time from the source, in bounded chunks to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+#: Rows of one transaction. Measured: at 2,000 the fixed statements cost a tenth of the speed, beyond 10,000 nothing is
+#: gained, and a blast that is cancelled or killed meanwhile loses at most this much work.
+CHUNK_ROWS = 10_000
+#: Characters of one chunk: what keeps memory flat when rows are large (10,000 rows of 16 KiB would be 160 MB).
+CHUNK_SIZE = 8_000_000
+
+
+class Recipient(NamedTuple):
+    """A row that could be read. `line`: where it starts in the file, or its number in the list, from 1."""
+
+    line: int
+    to: object
+    variables: dict[str, Any]
+    size: int  # characters, roughly: of the row in the file, or of its variables as JSON
+
+
+class Reject(NamedTuple):
+    """A row that becomes no send. `reason` says what is wrong with it and never quotes it."""
+
+    line: int
+    code: str
+    reason: str
+
+
+Row = Recipient | Reject
+
+
+def chunks(rows: Iterable[Row], max_rows: int = CHUNK_ROWS, max_size: int = CHUNK_SIZE) -> Iterator[list[Row]]:
+    """`rows` in lists of at most `max_rows`, each closed by the row that brings it to `max_size` characters."""
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        if type(row) is Recipient:
+            size += row.size
+        if len(chunk) >= max_rows or size >= max_size:
+            yield chunk
+            chunk = []
+            size = 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,95 @@
+"""Where recipients come from: a CSV file (path or open file), or any iterable of mappings."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, Protocol, TypeAlias
+
+from core.hashing import canonical_json
+from messaging.content import validate_variables
+from messaging.errors import InvalidInput
+from messaging.planner.csv_source import CsvSource
+from messaging.planner.rows import Recipient, Reject, Row
+
+Recipients: TypeAlias = Iterable[Mapping[str, Any]] | str | os.PathLike[str] | IO[bytes] | IO[str]
+
+#: Mappings looked at to learn which variables the list has.
+_LOOK_AHEAD = 100
+_KEYS = frozenset({"to", "variables"})
+
+
+class Source(Protocol):
+    """Recipients, to be read once."""
+
+    #: The variables that it offers.
+    names: frozenset[str]
+    #: Rows to expect, if that can be guessed.
+    total: int | None
+
+    def nothing(self) -> InvalidInput:
+        """What to raise if there are no rows."""
+
+    def rows(self, wanted: frozenset[str]) -> Iterator[Row]:
+        """All rows in order; of their variables those in `wanted`. May raise InvalidInput in between."""
+
+
+@contextmanager
+def open_source(recipients: Recipients) -> Iterator[Source]:
+    """The source for what a caller gave. A path is opened and closed here; an open file stays open and his."""
+    if isinstance(recipients, str | os.PathLike):
+        try:
+            file = open(recipients, "rb")  # noqa: SIM115  (closed below; only the opening may be answered like this)
+        except OSError as error:
+            raise InvalidInput(
+                "csv_unreadable", f"The CSV file cannot be opened: {error.strerror}.", field="csv"
+            ) from None
+        with file:
+            yield CsvSource(file)
+    elif hasattr(recipients, "readline"):
+        yield CsvSource(recipients)
+    elif isinstance(recipients, Iterable) and not isinstance(recipients, Mapping | bytes | bytearray | memoryview):
+        yield MappingSource(recipients)
+    else:
+        raise InvalidInput(
+            "invalid_type", "recipients must be a list of {to, variables}, or a CSV file.", field="recipients"
+        )
+
+
+class MappingSource:
+    """`{"to": …, "variables": {…}}` each. Their numbers (from 1) stand for lines."""
+
+    def __init__(self, recipients: Iterable[object]) -> None:
+        rest = iter(recipients)
+        ahead = list(itertools.islice(rest, _LOOK_AHEAD))
+        self._items = itertools.chain(ahead, rest)
+        self.names = frozenset(name for item in ahead for name in _names(item))
+        self.total = len(recipients) if isinstance(recipients, list | tuple) else None
+
+    def nothing(self) -> InvalidInput:
+        return InvalidInput("no_recipients", "The list of recipients is empty.", field="recipients")
+
+    def rows(self, wanted: frozenset[str]) -> Iterator[Row]:
+        for number, item in enumerate(self._items, 1):
+            yield _row(number, item, wanted)
+
+
+def _names(item: object) -> list[str]:
+    variables = item.get("variables") if isinstance(item, Mapping) else None
+    return [name for name in variables if isinstance(name, str)] if isinstance(variables, Mapping) else []
+
+
+def _row(number: int, item: object, wanted: frozenset[str]) -> Row:
+    if not isinstance(item, Mapping):
+        return Reject(number, "invalid_type", "a recipient must be an object: {to, variables}")
+    if item.keys() - _KEYS:
+        return Reject(number, "unknown_field", "a recipient has to and variables; put values into variables")
+    try:
+        given = item.get("variables")
+        variables = validate_variables({} if given is None else given)
+    except InvalidInput as error:
+        return Reject(number, error.code, f"variables: {error.message}")
+    variables = {name: value for name, value in variables.items() if name in wanted}
+    return Recipient(number, item.get("to"), variables, len(canonical_json(variables)))
