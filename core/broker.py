@@ -22,7 +22,7 @@ PRODUCER_TIMEOUT = 0.1
 
 class RailBroker(RedisBroker):
     def __init__(self, *, url: str, **options: Any) -> None:
-        super().__init__(client=redis.Redis.from_url(url), **options)
+        super().__init__(client=redis.Redis.from_url(url), **options)  # type: ignore[no-untyped-call]
         self.producer = redis.Redis.from_url(
             url,
             socket_connect_timeout=PRODUCER_TIMEOUT,

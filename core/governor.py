@@ -138,7 +138,7 @@ class Governor:
             probe=reply[5] == 1,
             shares=tuple(reply[6]),
             starved=tuple(us / 1e6 for us in reply[7]),
-            cursors={priority: cursor for priority, cursor in reply[8]},
+            cursors=dict(reply[8]),
         )
 
     def settle(

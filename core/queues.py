@@ -46,7 +46,9 @@ def enqueue(queue: str, actor: str) -> bool:
     """Put a message without arguments for `actor` on `queue`. False: it is not there, and nobody needs to care."""
     if breaker.open():
         return False
-    message: dramatiq.Message[None] = dramatiq.Message(queue_name=queue, actor_name=actor, args=(), kwargs={}, options={})
+    message: dramatiq.Message[None] = dramatiq.Message(
+        queue_name=queue, actor_name=actor, args=(), kwargs={}, options={}
+    )
     try:
         dramatiq.get_broker().enqueue(message)
     except (redis.RedisError, OSError) as error:
@@ -71,7 +73,8 @@ def oldest_age(queue: str) -> float | None:
     data = cast("bytes | None", broker.client.hget(f"{key}.msgs", cast("str", first))) if first else None
     if data is None:
         return None
-    return max(0.0, time.time() - json.loads(data)["message_timestamp"] / 1000)
+    made_at: float = json.loads(data)["message_timestamp"] / 1000
+    return max(0.0, time.time() - made_at)
 
 
 def _broker() -> RedisBroker:

@@ -13,7 +13,7 @@ def _declare(channel: Channel, rail: Rail) -> None:
     def serve() -> None:
         run_ticket(channel, rail)
 
-    dramatiq.actor(serve, actor_name=actor_name(channel, rail), queue_name=queue_name(channel, rail))
+    dramatiq.actor(actor_name=actor_name(channel, rail), queue_name=queue_name(channel, rail))(serve)
 
 
 for _channel in adapters():
