@@ -15,7 +15,7 @@ from messaging.providers.http import NoReply
 MAX_RETRY_AFTER = 86_400.0
 
 _DECIMAL = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
-_PROVIDER_ID = re.compile(r"[\x21-\x7e]{1,100}")
+_PROVIDER_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
 
 
@@ -47,7 +47,7 @@ def stable_code(name: object, otherwise: str) -> str:
 
 
 def provider_id(found: object) -> str | None:
-    """A provider's id for a send, if it is one that can be stored and asked for: 1 to 100 visible ASCII characters."""
+    """A provider's id for a send, if it is one that can be stored and asked for: 1 to 128 visible ASCII characters."""
     return found if isinstance(found, str) and _PROVIDER_ID.fullmatch(found) else None
 
 

@@ -315,7 +315,12 @@ class AdapterConformance(ABC):
         assert len(stage.requests) == 8 * 15
         assert stage.connections <= 8, "connections are kept"
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=150,
+        deadline=None,
+        # One test for many adapters, and one stage for many examples: both are meant.
+        suppress_health_check=[HealthCheck.differing_executors, HealthCheck.function_scoped_fixture],
+    )
     @example(data=b"HTTP/1.1 200 OK\r\nset-cookie: ;=;expires=\r\ncontent-type: ;charset\r\n\r\n{}")
     @example(data=b"HTTP/1.1 302 OK\r\nlocation: http://[\r\n\r\n")
     @given(data=anything)
