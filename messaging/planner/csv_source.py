@@ -49,11 +49,19 @@ class CsvSource:
                 return
             except RecordTooLongError:
                 lines.give_up_record()
-                yield Reject(line, "csv_row_too_large", f"the row has more than {MAX_RECORD:,} characters, or a quotation mark is not closed")
+                yield Reject(
+                    line,
+                    "csv_row_too_large",
+                    f"the row has more than {MAX_RECORD:,} characters, or a quotation mark is not closed",
+                )
                 continue
             except csv.Error:
                 lines.give_up_record()
-                yield Reject(line, "csv_quotes", 'a quotation mark is not closed, or text follows it (write a " inside quotes as "")')
+                yield Reject(
+                    line,
+                    "csv_quotes",
+                    'a quotation mark is not closed, or text follows it (write a " inside quotes as "")',
+                )
                 continue
             if not cells:
                 continue

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias, cast
 
 from core.hashing import canonical_json
 from messaging.content import validate_variables
@@ -49,7 +49,7 @@ def open_source(recipients: Recipients) -> Iterator[Source]:
         with file:
             yield CsvSource(file)
     elif hasattr(recipients, "readline"):
-        yield CsvSource(recipients)
+        yield CsvSource(cast("IO[Any]", recipients))
     elif isinstance(recipients, Iterable) and not isinstance(recipients, Mapping | bytes | bytearray | memoryview):
         yield MappingSource(recipients)
     else:

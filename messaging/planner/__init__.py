@@ -1,0 +1,10 @@
+"""Planning blasts: a content and a list of recipients become rows of the ledger.
+
+source (CSV, mappings) ─▶ rows ─▶ chunks ─▶ encode: check, fingerprint, seal ─▶ store: one transaction a chunk
+"""
+
+from messaging.planner.launch import launch_blast
+from messaging.planner.plan import plan_blast, resume_planning
+from messaging.planner.results import PlanResult, Progress
+
+__all__ = ["PlanResult", "Progress", "launch_blast", "plan_blast", "resume_planning"]

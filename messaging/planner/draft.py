@@ -1,0 +1,131 @@
+"""What a blast is to be, but for its recipients: checked as a whole before anything is stored, then stored once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+from django.db import transaction
+
+from core.crypto import keyed_digest
+from core.hashing import canonical_json
+from core.models import Tenant
+from messaging import idempotency
+from messaging.addresses import UNSAFE
+from messaging.content import Document
+from messaging.contents import store_contents
+from messaging.errors import Forbidden, InvalidInput
+from messaging.models import Blast
+from messaging.planner.launch import OPERATION
+from messaging.rails import PRIORITY_OF, RAIL_OF, Category, Channel
+from messaging.sender_domains import require_sender_domain
+from messaging.submit import MAX_AHEAD, parse_category, parse_channel, parse_time
+
+MAX_NAME = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    document: Document
+    channel: Channel
+    category: Category
+    name: str
+    not_before: datetime | None
+    expires_at: datetime | None
+    key: str | None
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        from_: object,
+        subject: object,
+        html: object,
+        text: object,
+        reply_to: object,
+        headers: object,
+        category: object,
+        channel: object,
+        name: object,
+        not_before: object,
+        expires_at: object,
+        idempotency_key: object,
+        now: datetime,
+    ) -> Self:
+        """Raises InvalidInput, TooLarge, Unavailable with the field at fault. Asks the database only for buckets."""
+        document = Document.parse(
+            from_=from_, subject=subject, html=html, text=text, reply_to=reply_to, headers=headers
+        )
+        starts, ends = parse_time(not_before, "not_before"), parse_time(expires_at, "expires_at")
+        if starts and starts > now + MAX_AHEAD:
+            raise InvalidInput("too_far_ahead", "not_before may be at most 365 days ahead.", field="not_before")
+        if ends and ends <= max(now, starts or now):
+            raise InvalidInput(
+                "expires_too_early", "expires_at must be later than now and than not_before.", field="expires_at"
+            )
+        return cls(
+            document=document,
+            channel=parse_channel(channel),
+            category=parse_category(category),
+            name=_name(name),
+            not_before=starts,
+            expires_at=ends,
+            key=idempotency.parse_key(idempotency_key),
+        )
+
+    def digest(self) -> bytes:
+        """Equal for equal drafts. Recipients are not part of it: the same list, in the state it has now, is what an
+        interrupted plan is resumed with."""
+        return keyed_digest(
+            canonical_json(
+                {
+                    "document": self.document.to_bytes().decode(),
+                    "channel": self.channel,
+                    "category": self.category,
+                    "name": self.name,
+                    "not_before": self.not_before and self.not_before.isoformat(),
+                    "expires_at": self.expires_at and self.expires_at.isoformat(),
+                }
+            )
+        )
+
+    def begin(self, tenant: Tenant) -> Blast:
+        """The blast of this draft: a new one that is being planned, or the one begun earlier with the same key.
+
+        Raises Forbidden (the sender domain, an inactive tenant) and Conflict `idempotency_key_reused`.
+        """
+        require_may_send(tenant, self.document.sender_domain)
+        with transaction.atomic():
+            claims = {} if self.key is None else {0: idempotency.Claim(self.key, self.digest())}
+            earlier = idempotency.claim_keys(tenant.pk, OPERATION, claims)
+            if earlier:
+                return Blast.objects.get(pk=UUID(earlier[0]["blast_id"]), tenant=tenant)
+            [content_id] = store_contents(tenant.pk, [self.document])
+            blast = Blast.objects.create(
+                tenant=tenant,
+                content_id=content_id,
+                name=self.name,
+                channel=self.channel,
+                category=self.category,
+                rail=RAIL_OF[self.category],
+                priority=PRIORITY_OF[self.category],
+                not_before=self.not_before,
+                expires_at=self.expires_at,
+            )
+            if self.key is not None:
+                idempotency.keep_answers(tenant.pk, OPERATION, {self.key: {"blast_id": str(blast.pk)}})
+        return blast
+
+
+def require_may_send(tenant: Tenant, domain: str) -> None:
+    if not tenant.active:
+        raise Forbidden("tenant_inactive", "This tenant is switched off. Ask the operator.")
+    require_sender_domain(tenant.pk, domain)
+
+
+def _name(raw: object) -> str:
+    if not isinstance(raw, str) or len(raw) > MAX_NAME or UNSAFE.search(raw):
+        raise InvalidInput("invalid_name", f"name must be one line of at most {MAX_NAME} characters.", field="name")
+    return raw.strip()

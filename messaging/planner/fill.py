@@ -1,0 +1,71 @@
+"""Reading a recipient list into a blast, from wherever it stands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import UUID
+
+from django.db import transaction
+
+from messaging.errors import Conflict
+from messaging.planner.encode import Chunk, Encoder
+from messaging.planner.rows import Row, chunks
+from messaging.planner.store import Counts, all_known, lock_planning, write_chunk
+
+
+def fill(blast_id: UUID, rows: Iterator[Row], encoder: Encoder, tell: Callable[[Counts], None]) -> Counts:
+    """Add `rows` to the blast, chunk by chunk; `tell` is called at the start and after each commit.
+
+    Rows that the blast has read already (it was interrupted) are read again, checked to be the same recipients, and
+    skipped. Raises Conflict: `recipients_differ`, or as `write_chunk`. What was committed stays: call it again with the
+    same rows and it goes on.
+
+    While the database takes one chunk, the next one is encoded in a thread: two cores work, and the source is read in
+    the caller's thread (it may be a query of his).
+    """
+    with transaction.atomic():  # waits for a chunk that a killed planner's connection still has in hand
+        counts = lock_planning(blast_id)
+    tell(counts)
+    with ThreadPoolExecutor(1, "planner-encode") as pool:
+        _skip(blast_id, counts.rows, _encoded(pool, encoder, itertools.islice(rows, counts.rows)))
+        for chunk in _encoded(pool, encoder, rows):
+            counts = write_chunk(blast_id, counts, chunk)
+            tell(counts)
+    return counts
+
+
+def _encoded(pool: ThreadPoolExecutor, encoder: Encoder, rows: Iterable[Row]) -> Iterator[Chunk]:
+    """The chunks of `rows`; while the caller works on one, the next is being encoded."""
+    ahead: Future[Chunk] | None = None
+    for chunk in chunks(rows):
+        following = pool.submit(encoder.encode, chunk)
+        if ahead is not None:
+            yield ahead.result()
+        ahead = following
+    if ahead is not None:
+        yield ahead.result()
+
+
+def _skip(blast_id: UUID, count: int, encoded: Iterable[Chunk]) -> None:
+    """Make sure that the first `count` rows are the ones that the blast was made from.
+
+    Skipping rows of another list would leave people out without a word. Who was in the list then is in the blast now;
+    that is compared. Values of variables are not.
+    """
+    seen = 0
+    for chunk in encoded:
+        if not all_known(blast_id, chunk.fingerprints):
+            raise _other_list()
+        seen += chunk.rows
+    if seen != count:
+        raise _other_list()
+
+
+def _other_list() -> Conflict:
+    return Conflict(
+        "recipients_differ",
+        "This is not the list that the blast was begun with: recipients it has read are missing or others stand in"
+        " their place. Go on with the same list, or cancel the blast and plan a new one.",
+    )

@@ -1,0 +1,170 @@
+"""Planning a blast: from one content and a list of recipients to a million rows of the ledger."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from datetime import datetime
+from uuid import UUID
+
+from django.utils import timezone
+
+from core.models import Tenant
+from messaging.content import Template, compile_document
+from messaging.contents import compiled_contents
+from messaging.errors import InvalidInput, NotFound
+from messaging.lifecycle import BlastState
+from messaging.models import Blast, BlastReject
+from messaging.planner.draft import Draft, require_may_send
+from messaging.planner.encode import Encoder
+from messaging.planner.fill import fill
+from messaging.planner.launch import give_up, launch_blast
+from messaging.planner.results import OnProgress, PlanResult, Progress
+from messaging.planner.rows import Row
+from messaging.planner.sources import Recipients, Source, open_source
+from messaging.planner.store import Counts
+from messaging.rails import Category, Channel
+
+log = logging.getLogger(__name__)
+
+#: Rows looked at before anything is stored: enough to see that the list and the template belong together.
+_SAMPLE_ROWS = 100
+
+
+def plan_blast(
+    tenant: Tenant,
+    *,
+    recipients: Recipients,
+    from_: object,
+    subject: object,
+    html: object = None,
+    text: object = None,
+    reply_to: object = None,
+    headers: object = None,
+    category: object = Category.MARKETING,
+    channel: object = Channel.EMAIL,
+    name: object = "",
+    not_before: object = None,
+    expires_at: object = None,
+    idempotency_key: object = None,
+    launch: bool = True,
+    progress: OnProgress | None = None,
+) -> PlanResult:
+    """Record one send for each of `recipients`, and (unless `launch` is False) let them be sent.
+
+    `recipients` are mappings `{"to": …, "variables": {…}}`, or a CSV file (its path, or the open file): see
+    `planner.csv_source`. The list is read once, in chunks, each committed with its progress; memory does not grow with
+    it. Nothing is sent before the launch. An address that is there twice is one send. A row that cannot be sent to is
+    rejected, with its line and a reason (`BlastReject`), and the rest goes on; if none is left, the blast is cancelled.
+
+    What ends between two chunks (a crash, an exception of `recipients` or of `progress`) leaves a blast that is
+    `planning`. Resume it with `resume_planning`, or by the same call if it has an `idempotency_key`; the list must be the
+    same. The same key after the launch answers the same result; with another content or other options: Conflict.
+
+    Raises `messaging.errors.MessagingError`. InvalidInput, Forbidden, TooLarge and Unavailable come before anything is
+    stored, but for `no_valid_recipients` and for a stream that stops being UTF-8 midway. Conflict: see `planner.store`,
+    `planner.fill`. Inside the caller's `atomic()` all of it belongs to his transaction.
+    """
+    now = timezone.now()
+    draft = Draft.parse(
+        from_=from_,
+        subject=subject,
+        html=html,
+        text=text,
+        reply_to=reply_to,
+        headers=headers,
+        category=category,
+        channel=channel,
+        name=name,
+        not_before=not_before,
+        expires_at=expires_at,
+        idempotency_key=idempotency_key,
+        now=now,
+    )
+    require_may_send(tenant, draft.document.sender_domain)
+    with open_source(recipients) as source:
+        encoder, rows = _prepare(compile_document(draft.document), source, now)
+        blast = draft.begin(tenant)
+        if blast.state != BlastState.PLANNING:
+            return PlanResult.of(blast, replayed=True)
+        return _plan(blast, encoder, rows, source.total, launch, progress)
+
+
+def resume_planning(
+    tenant: Tenant,
+    blast_id: UUID,
+    *,
+    recipients: Recipients,
+    launch: bool = True,
+    progress: OnProgress | None = None,
+) -> PlanResult:
+    """Go on with an interrupted plan, from its own list. Content and options are those it was begun with.
+
+    A blast that was launched meanwhile is answered as it is. Raises as `plan_blast`, and NotFound.
+    """
+    now = timezone.now()
+    blast = Blast.objects.select_related("content").filter(pk=blast_id, tenant=tenant).first()
+    if blast is None:
+        raise NotFound("unknown_blast", "This tenant has no such blast.")
+    require_may_send(tenant, blast.content.from_domain)
+    if blast.state != BlastState.PLANNING:
+        return PlanResult.of(blast, replayed=True)
+    with open_source(recipients) as source:
+        encoder, rows = _prepare(compiled_contents([blast.content_id])[blast.content_id].template, source, now)
+        return _plan(blast, encoder, rows, source.total, launch, progress)
+
+
+def _prepare(template: Template, source: Source, now: datetime) -> tuple[Encoder, Iterator[Row]]:
+    """Raise InvalidInput if the list is empty, or lacks a variable, or the template works with none of its first rows."""
+    if missing := sorted(template.names() - source.names):
+        names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
+        raise InvalidInput(
+            "undefined_variable",
+            f"The template uses {names}, which the list of recipients does not have. Add it to the list (in a CSV file a"
+            " column of that name, in the same case), or correct the template.",
+            field="variables",
+        )
+    encoder = Encoder(template, now)
+    rows = source.rows(template.names())
+    sample = list(itertools.islice(rows, _SAMPLE_ROWS))
+    if not sample:
+        raise source.nothing()
+    encoder.check_sample(sample)
+    return encoder, itertools.chain(sample, rows)
+
+
+def _plan(
+    blast: Blast, encoder: Encoder, rows: Iterator[Row], total: int | None, launch: bool, progress: OnProgress | None
+) -> PlanResult:
+    def tell(counts: Counts) -> None:
+        if progress is not None:
+            progress(Progress(blast.pk, counts.rows, counts.planned, counts.duplicates, counts.rejected, total))
+
+    counts = fill(blast.pk, rows, encoder, tell)
+    log.info(
+        "blast_planned",
+        extra={
+            "blast": blast.pk,
+            "tenant": blast.tenant_id,
+            "rows": counts.rows,
+            "planned": counts.planned,
+            "duplicates": counts.duplicates,
+            "rejected": counts.rejected,
+        },
+    )
+    if not counts.planned and give_up(blast):
+        raise _no_valid_recipients(blast, counts)
+    blast = launch_blast(blast.pk) if launch else Blast.objects.get(pk=blast.pk)
+    return PlanResult.of(blast)
+
+
+def _no_valid_recipients(blast: Blast, counts: Counts) -> InvalidInput:
+    first = BlastReject.objects.filter(blast=blast).order_by("line").first()
+    why = f" The first, line {first.line}: {first.reason}." if first else ""
+    return InvalidInput(
+        "no_valid_recipients",
+        f"None of the {counts.rows:,} rows can be sent to.{why} Blast {blast.pk} was cancelled and nothing is sent."
+        " Correct the list and plan it again.",
+        field="recipients",
+    )
