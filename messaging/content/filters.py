@@ -7,14 +7,15 @@ unbounded, or show an object's memory address are replaced or pay beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from liquid import Environment, Markup
+from liquid import Environment, Markup, StrictDefaultUndefined
 from liquid.builtin.filters import array
+from liquid.builtin.tags.for_tag import ForLoop
+from liquid.builtin.tags.tablerow_tag import TableRow
 from liquid.exceptions import FilterArgumentError, ResourceLimitError
 from liquid.filter import sequence_filter
-from liquid.undefined import Undefined
 
 from messaging.content import dates
 
@@ -100,13 +101,13 @@ def metered(
         budget = context.budget
         units = FILTER + factor * measure(left)
         for argument in args:
-            if isinstance(argument, Undefined) and not lenient:
-                str(argument)  # raises: it is a StrictUndefined
+            if type(argument) is StrictDefaultUndefined and not lenient:
+                str(argument)  # raises
             units += measure(argument)
         if before is not None:
             units += before(left, *args)
         budget.spend(units)
-        if isinstance(left, Mapping) and type(left) is not dict and not isinstance(left, Undefined):
+        if type(left) in (ForLoop, TableRow):
             # `forloop` and its like: a filter would iterate the very loop that is running.
             raise FilterArgumentError("a loop's own variables cannot be filtered", token=None)
         if with_environment:
@@ -144,10 +145,9 @@ def _before_uniq(left: object, *_: object) -> int:
 def _date(context: Context, left: object, /, pattern: object = None, *rest: object) -> object:
     """`date` of the library, with the batch's time for now, UTC, and without machine or locale in it (see dates)."""
     context.budget.spend(FILTER + measure(left) + measure(pattern))
-    if isinstance(left, Undefined):
-        str(left)  # raises: it is a StrictUndefined
-    if isinstance(pattern, Undefined):
-        str(pattern)
+    for value in (left, pattern):
+        if type(value) is StrictDefaultUndefined:
+            str(value)  # raises
     if rest or not isinstance(pattern, str):
         raise FilterArgumentError("date needs one format", token=None)
     if left is None or left == "":
