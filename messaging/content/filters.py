@@ -1,7 +1,7 @@
 """The filters of templates: an allow-list, each one metered.
 
 A filter may not read a clock, a locale or chance, and pays from the render's budget for what it is given and what it
-returns, so that no chain of them can cost more than the budget (`liquid.BUDGET`). The ones that would be superlinear,
+returns, so that no chain of them can cost more than the budget (`runtime.BUDGET`). The ones that would be superlinear,
 unbounded, or show an object's memory address are replaced or pay beforehand.
 """
 
@@ -20,7 +20,7 @@ from liquid.filter import sequence_filter
 from messaging.content import dates
 
 if TYPE_CHECKING:
-    from messaging.content.liquid import Context
+    from messaging.content.runtime import Context
 
 Filter = Callable[..., object]
 
@@ -81,7 +81,7 @@ def _measure(value: object, room: int) -> int:
                 break
         return units
     if kind is range:
-        # Ranges are bounded where they are made (`liquid.BoundedRange`).
+        # Ranges are bounded where they are made (`runtime.BoundedRange`).
         return ELEMENT * len(value)  # type: ignore[arg-type]
     return 1
 
@@ -237,6 +237,8 @@ _NAMES = frozenset(
     | {"sort_natural", "sum", "uniq", "where", "default", "size"}
 )
 
+FILTER_NAMES = _NAMES | {"map", "strip_html", "date"}
+
 
 def install(environment: Environment) -> None:
     """Replaces the filters of `environment` by the allow-list."""
@@ -247,6 +249,3 @@ def install(environment: Environment) -> None:
     filters["strip_html"] = metered(strip_html, factor=_FACTORS["strip_html"])
     filters["date"] = _date
     environment.filters = filters
-
-
-__all__ = ["MAX_INT_BITS", "MAX_VALUE", "Budget", "BudgetSpentError", "install", "measure"]

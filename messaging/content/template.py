@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from messaging.addresses import UNSAFE
 from messaging.content.document import MAX_BODY_BYTES, MAX_HEADER_VALUE, MAX_SUBJECT, Document
 from messaging.content.filters import Budget
-from messaging.content.liquid import BUDGET, Part, RenderError, compile_source, has_markup
+from messaging.content.liquid import compile_source, has_markup
+from messaging.content.runtime import BUDGET, Part, RenderError
 from messaging.errors import InvalidInput
 
 __all__ = ["RenderError", "Rendered", "Template", "compile_document"]
@@ -42,7 +43,9 @@ class Template:
         self._verbatim = Rendered(document.subject, document.html, document.text, dict(document.headers))
 
     def names(self) -> frozenset[str]:
-        """The variables that the document refers to, anywhere (by static analysis: a branch never taken counts)."""
+        """The variables that the document refers to anywhere: by static analysis, so that a branch never taken counts,
+        and one with a `default`, too. Whether values suffice for a rendering, only `check` tells.
+        """
         return self._names
 
     def subject_names(self) -> frozenset[str]:

@@ -103,8 +103,22 @@ def test_refused(changes: dict[str, Any], code: str, field: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["From", "to", "CC", "bcc", "Subject", "REPLY-TO", "Sender", "Return-Path", "Date", "Message-ID", "MIME-Version"]
-    + ["Content-Type", "content-anything", "DKIM-Signature", "Resent-To", "ARC-Seal", "Received"],
+    sorted(
+        {
+            "From",
+            "to",
+            "CC",
+            "bcc",
+            "Subject",
+            "REPLY-TO",
+            "Sender",
+            "Return-Path",
+            "Date",
+            "Message-ID",
+            "MIME-Version",
+        }
+        | {"Content-Type", "content-anything", "DKIM-Signature", "Resent-To", "ARC-Seal", "Received"}
+    ),
 )
 def test_reserved_headers(name: str) -> None:
     with pytest.raises(InvalidInput) as caught:
