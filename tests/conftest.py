@@ -11,7 +11,7 @@ from redis import Redis
 
 @pytest.fixture
 def redis() -> Iterator[Redis]:
-    """The Redis of this test run, empty. Redis is shared by all tests: who writes to it takes this fixture."""
+    """The Redis of this test run, its database emptied. All tests share it: who writes to it takes this fixture."""
     with Redis.from_url(settings.REDIS_URL) as client:
-        client.flushall()
+        client.flushdb()
         yield client

@@ -8,6 +8,8 @@ from pathlib import Path
 _TAIL_LINES = 12
 _TAIL_BYTES = 8_192
 
+ADVICE = "Without embedded servers: set DATABASE_URL and REDIS_URL to servers of your own."
+
 
 class EmbeddedServiceError(RuntimeError):
     """An embedded server cannot be had. The text is for the person at the terminal: what happened, and what to do."""

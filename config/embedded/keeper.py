@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from config.embedded.errors import EmbeddedServiceError
+from config.embedded.errors import ADVICE, EmbeddedServiceError
 from config.embedded.locks import lock
 from config.embedded.options import Options
 from config.embedded.paths import Paths, sockets_folder
@@ -106,8 +106,11 @@ class Keeper:
                 self._command(request["do"], self._servers[request["server"]])
             return self._status()
         except EmbeddedServiceError as error:
-            log.error("%s", error)  # noqa: TRY400  # the text is the message, the trace is of no use to anybody
+            log.error("%s", error)  # the text is the message, the trace is of no use to anybody
             return {"error": str(error)}
+        except OSError as error:  # a full disk, a container in which root may not become another user
+            log.exception("failed")
+            return {"error": f"{error}. {ADVICE}"}
         except (KeyError, ValueError):
             return {"error": f"The keeper does not know {line.decode(errors='replace')}."}
 
@@ -171,7 +174,10 @@ def main() -> None:
         os._exit(0)
     os.setsid()  # Ctrl-C in the terminal is for the clients
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    run(Options.read(Path(folder)), socket.socket(fileno=int(descriptor)))
+    try:
+        run(Options.read(Path(folder)), socket.socket(fileno=int(descriptor)))
+    except TimeoutError:
+        sys.exit(f"Another keeper of {folder} has not ended after {_PREDECESSOR_SECONDS:.0f} s. {ADVICE}")
 
 
 if __name__ == "__main__":

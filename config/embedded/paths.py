@@ -13,7 +13,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.embedded.errors import EmbeddedServiceError
+from config.embedded.errors import ADVICE, EmbeddedServiceError
 
 #: Not `tempfile.gettempdir()`: TMPDIR differs between terminals and test runs, and all must find the same keeper.
 _SHORT = Path("/tmp")  # noqa: S108  # the folder below it is checked for its owner and mode on every use
@@ -62,8 +62,7 @@ def data_folder(path: Path) -> None:
         _restrict(path)
     except OSError as error:
         raise EmbeddedServiceError(
-            f"{path} cannot be used: {error.strerror}. Set EMBEDDED_DATA_DIR to a folder that you may write, "
-            "or DATABASE_URL and REDIS_URL to servers of your own."
+            f"{path} cannot be used: {error.strerror}. Set EMBEDDED_DATA_DIR to a folder that you may write.\n{ADVICE}"
         ) from error
 
 

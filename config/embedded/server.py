@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.embedded.errors import EmbeddedServiceError, with_log
+from config.embedded.errors import ADVICE, EmbeddedServiceError, with_log
 from config.embedded.locks import lock
 from config.embedded.options import Options
 from config.embedded.paths import Paths
@@ -163,10 +163,7 @@ class Server(ABC):
 
     @property
     def advice(self) -> str:
-        return (
-            f"\nIf the data in {self.paths.folder} may go, delete that folder and try again; "
-            "or set DATABASE_URL and REDIS_URL to servers of your own."
-        )
+        return f"\nIf the data in {self.paths.folder} may go, delete that folder and try again.\n{ADVICE}"
 
 
 def _environment() -> Mapping[str, str]:

@@ -47,7 +47,7 @@ def _unless_gone(function: object, path: str, error: tuple[type[BaseException], 
 @pytest.fixture
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a developer who has set nothing; the data goes to `folder`."""
-    kept = {name: value for name, value in os.environ.items() if name not in _OURS and not name.startswith("EMBEDDED_")}
+    kept = {n: value for n, value in os.environ.items() if n not in _OURS and not n.startswith("EMBEDDED_")}
     return kept | {"EMBEDDED_DATA_DIR": str(folder), "EMBEDDED_FSYNC": "0", "DEBUG": "1"}
 
 
@@ -61,14 +61,16 @@ def start(environment: dict[str, str], folder: Path) -> Iterator[Callable[..., C
         return clients[-1]
 
     yield start
-    keepers = {client.status["keeper"] for client in clients if client.status}
     for client in clients:
         if client.process.poll() is None:
             client.kill(signal.SIGKILL)
-    for keeper in keepers:
-        try:
-            watch = Watch(keeper)
-            os.kill(keeper, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
+        if client.status:
+            end_keeper(client)
+
+
+def end_keeper(client: Client) -> None:
+    """Have its keeper stop both servers and end, if it has not ended yet."""
+    with contextlib.suppress(ProcessLookupError):
+        watch = Watch(client.status["keeper"])
+        os.kill(client.status["keeper"], signal.SIGTERM)
         watch.wait_gone(15)

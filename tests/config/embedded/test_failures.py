@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from config.embedded import EmbeddedServiceError, postgres_files, redis_server
-from tests.config.embedded.processes import ROOT, Client, Watch
+from tests.config.embedded.conftest import end_keeper
+from tests.config.embedded.processes import ROOT, Client
 
 pytestmark = pytest.mark.process
 
@@ -37,12 +38,9 @@ def test_data_of_another_postgres(environment: dict[str, str], folder: Path) -> 
 
 
 def test_a_server_that_does_not_start_shows_the_end_of_its_log(
-    start: Callable[..., Client], environment: dict[str, str], folder: Path
+    environment: dict[str, str], folder: Path, start: Callable[..., Client]
 ) -> None:
-    client = start()
-    watch = Watch(*client.status.values())
-    os.kill(client.status["keeper"], 15)
-    watch.wait_gone(10)
+    end_keeper(start())
     with (folder / "postgres" / "postgresql.conf").open("a") as file:
         file.write("no_such_setting = 1\n")
     environment["EMBEDDED_THROWAWAY"] = "1"

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from redis import Redis
 
+from tests.config.embedded.conftest import end_keeper
 from tests.config.embedded.processes import EXEC_CLIENT, Client, Watch
 
 pytestmark = [
@@ -53,9 +54,7 @@ def test_data_survives_a_stop(start: Start) -> None:
     first = start()
     with psycopg.connect(first.env["DATABASE_URL"]) as connection:
         connection.execute("CREATE TABLE kept (id int)")
-    watch = Watch(*first.status.values())
-    os.kill(first.status["keeper"], signal.SIGTERM)
-    watch.wait_gone(10)
+    end_keeper(first)
 
     second = start()
     with psycopg.connect(second.env["DATABASE_URL"]) as connection:
@@ -111,9 +110,7 @@ def test_a_crash_of_everything_is_recovered_from(start: Start) -> None:
 
 def test_a_pid_file_that_names_somebody_else_is_stale(start: Start, folder: Path) -> None:
     first = start()
-    gone = Watch(*first.status.values())
-    os.kill(first.status["keeper"], signal.SIGTERM)
-    gone.wait_gone(10)
+    end_keeper(first)
     (folder / "postgres" / "postmaster.pid").write_text(f"{os.getpid()}\n{folder / 'postgres'}\n")
     assert_serving(start())
 
