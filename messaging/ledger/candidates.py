@@ -20,6 +20,8 @@ TENANTS = 100
 _PROBES = 1000
 #: Blasts of one tenant looked at for one batch, oldest first.
 _BLASTS = 20
+#: Sends of each tenant that are counted when there are as many tenants as places.
+_FEW = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,42 @@ def _ring(name: str, table: str, due: str, bound: str) -> str:
 
 def _wanted(after: str, upto: str, extra: str) -> str:
     return f"""
-    SELECT r.tenant_id, row_number() OVER () AS position
+    SELECT r.tenant_id
     FROM (SELECT tenant_id FROM {after} UNION ALL SELECT tenant_id FROM {upto}) r
     WHERE r.tenant_id IS NOT NULL AND r.tenant_id <> ALL (%(starved)s::bigint[]) {extra}
-      AND EXISTS (SELECT FROM core_tenants t WHERE t.id = r.tenant_id AND t.active)
+      AND (SELECT t.active FROM core_tenants t WHERE t.id = r.tenant_id)
     LIMIT {TENANTS}"""
 
 
+def _enough(tenants: str) -> str:
+    """How far one tenant's sends are counted. With many tenants each gets little, and a tenth of them could fill the
+    batch: counting all to its end would be most of the work."""
+    return (
+        "(SELECT CASE WHEN %(full)s THEN %(max_batch)s + 1"
+        f" ELSE least(%(max_batch)s + 1, greatest({_FEW}, {_FEW} * (%(max_batch)s + 1) / greatest(1, count(*)))) END"
+        f" FROM {tenants})"
+    )
+
+
 _SENDS, _BLAST_ROWS = "messaging_sends s", "messaging_blasts b"
+
+
+def _open_blasts(tenant: str) -> str:
+    return f"""
+    SELECT b.id, b.low, b.hold_code <> '' AS held, b.isolated OR b.hold_code <> '' AS alone
+    FROM {_BLAST_ROWS}
+    WHERE {_RUNNING} AND b.tenant_id = {tenant} AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
+    ORDER BY b.id LIMIT {_BLASTS}"""
+
+
+_QUEUED_OF_BLAST = """
+    FROM messaging_sends s
+    WHERE s.blast_id = b.id AND s.status = 'queued'
+      AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')"""
+# `has_due` is up to a beat of the clock old. Blasts that have run empty since must not take the places of others.
+_HAS_DUE = f"""AND EXISTS (
+        SELECT FROM ({_open_blasts("r.tenant_id")}) b CROSS JOIN LATERAL (SELECT {_QUEUED_OF_BLAST} LIMIT 1) s
+    )"""
 
 CANDIDATES = f"""
 WITH RECURSIVE
@@ -83,36 +113,27 @@ lanes AS MATERIALIZED (
 {_ring("b_after", _BLAST_ROWS, _RUNNING, "b.tenant_id > %(cursor)s")},
 {_ring("b_upto", _BLAST_ROWS, _RUNNING, "b.tenant_id <= %(cursor)s")},
 single_tenants AS MATERIALIZED ({
-    _wanted("s_after", "s_upto", "AND NOT EXISTS (SELECT FROM lanes l WHERE l.tenant_id = r.tenant_id AND l.closed)")
+    _wanted("s_after", "s_upto", "AND r.tenant_id <> ALL (ARRAY (SELECT l.tenant_id FROM lanes l WHERE l.closed))")
 }),
-blast_tenants AS MATERIALIZED ({_wanted("b_after", "b_upto", "")})
-SELECT t.position, t.tenant_id, NULL::uuid AS blast_id, CASE WHEN l.held THEN 1 ELSE due.n END AS n,
+blast_tenants AS MATERIALIZED ({_wanted("b_after", "b_upto", _HAS_DUE)})
+SELECT t.tenant_id, NULL::uuid AS blast_id, CASE WHEN l.held THEN 1 ELSE due.n END AS n,
        coalesce(l.alone, false) AS alone
 FROM single_tenants t
 LEFT JOIN lanes l ON l.tenant_id = t.tenant_id
 CROSS JOIN LATERAL (
     SELECT count(*) AS n
-    FROM (SELECT FROM {_SENDS} WHERE {SINGLE_DUE} AND s.tenant_id = t.tenant_id LIMIT %(max_batch)s + 1) q
+    FROM (SELECT FROM {_SENDS} WHERE {SINGLE_DUE} AND s.tenant_id = t.tenant_id LIMIT {_enough("single_tenants")}) q
 ) due
 UNION ALL
-SELECT t.position, t.tenant_id, due.blast_id, CASE WHEN due.held THEN 1 ELSE due.n END, due.alone
+SELECT t.tenant_id, due.blast_id, CASE WHEN due.held THEN 1 ELSE due.n END, due.alone
 FROM blast_tenants t
 CROSS JOIN LATERAL (
     SELECT q.blast_id, q.held, q.alone, count(*) AS n
     FROM (
-        SELECT b.id AS blast_id, b.hold_code <> '' AS held, b.isolated OR b.hold_code <> '' AS alone
-        FROM (
-            SELECT b.* FROM {_BLAST_ROWS}
-            WHERE {_RUNNING} AND b.tenant_id = t.tenant_id
-              AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
-            ORDER BY b.id LIMIT {_BLASTS}
-        ) b
-        CROSS JOIN LATERAL (
-            SELECT FROM messaging_sends s
-            WHERE s.blast_id = b.id AND s.status = 'queued' AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')
-            LIMIT %(max_batch)s + 1
-        ) s
-        LIMIT %(max_batch)s + 1
+        SELECT b.id AS blast_id, b.held, b.alone
+        FROM ({_open_blasts("t.tenant_id")}) b
+        CROSS JOIN LATERAL (SELECT {_QUEUED_OF_BLAST} LIMIT {_enough("blast_tenants")}) s
+        LIMIT {_enough("blast_tenants")}
     ) q
     GROUP BY q.blast_id, q.held, q.alone
 ) due
@@ -123,20 +144,25 @@ def candidates(
     channel: Channel, rail: Rail, priority: int, *, cursor: int, starved: Collection[int], max_batch: int
 ) -> list[Lane]:
     """Lanes of up to `TENANTS` tenants in ring order behind `cursor`, without the tenants in `starved`; within a
-    tenant its single sends first, then its blasts, oldest first."""
+    tenant its single sends first, then its blasts, oldest first.
+
+    Together they count at least a full batch, or all that is due.
+    """
+    parameters = {
+        "channel": channel,
+        "rail": rail,
+        "priority": priority,
+        "cursor": cursor,
+        "starved": list(starved),
+        "max_batch": max_batch,
+        "full": False,
+    }
     with ledger_cursor() as sql:
-        rows = sql.all(
-            CANDIDATES,
-            {
-                "channel": channel,
-                "rail": rail,
-                "priority": priority,
-                "cursor": cursor,
-                "starved": list(starved),
-                "max_batch": max_batch,
-            },
-        )
-    found = [Lane(tenant, priority, blast, n, alone) for _, tenant, blast, n, alone in rows if n]
+        rows = sql.all(CANDIDATES, parameters)
+        if sum(n for *_, n, _ in rows) <= max_batch and any(n >= _FEW for *_, n, _ in rows):
+            # Not enough for a batch, and somebody may have more than was counted.
+            rows = sql.all(CANDIDATES, parameters | {"full": True})
+    found = [Lane(tenant, priority, blast, n, alone) for tenant, blast, n, alone in rows if n]
     ring = sorted({lane.tenant for lane in found}, key=lambda tenant: (tenant <= cursor, tenant))[:TENANTS]
     place = {tenant: i for i, tenant in enumerate(ring)}
     kept = [lane for lane in found if lane.tenant in place]

@@ -94,7 +94,9 @@ RETURNING s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.e
 """
 
 
-def take(channel: Channel, rail: Rail, priority: int, batch: UUID, takes: Sequence[Take]) -> tuple[list[BoundSend], int]:
+def take(
+    channel: Channel, rail: Rail, priority: int, batch: UUID, takes: Sequence[Take]
+) -> tuple[list[BoundSend], int]:
     """Bind up to `takes` due sends of one priority to `batch`, oldest first. Returns them (by id) and how many expired.
 
     Lanes that were paused, cancelled or held since the candidates were read give nothing.
