@@ -81,6 +81,27 @@ def test_a_reset_connection_that_the_pool_did_not_notice(
     assert len(stage.requests) == 1
 
 
+def test_an_answer_to_a_request_that_was_not_sent_is_no_answer(
+    client: HttpClient, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A farewell and a reset arrive after the pool's check: urllib3 would hand over the farewell as the answer."""
+    answered = threading.Event()
+
+    def answer_say_farewell_and_reset(link: Link, seen: Seen) -> None:
+        OK(link, seen)
+        assert answered.wait(PATIENT)
+        link.write(Response(403, b"go away").wire())
+        staged.reset(link, seen)
+
+    stage.script.append(answer_say_farewell_and_reset)
+    asked(client)
+    answered.set()
+    assert stage.hung_up.acquire(timeout=PATIENT)
+    monkeypatch.setattr(wire.TimedConnection, "is_connected", True)
+    assert lost(client) == (False, "send_failed")
+    assert len(stage.requests) == 1
+
+
 def test_an_idle_connection_is_not_trusted(client: HttpClient, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked(client)
     monkeypatch.setattr(wire, "MAX_IDLE", 0.0)
@@ -220,19 +241,31 @@ def ask(who):
     assert isinstance(client.request("POST", "/x", headers={}, body=who, timeout=20.0), Reply)
 
 ask(b"parent")
+done, told = os.pipe()
 child = os.fork()
 if child == 0:
     ask(b"child")
     ask(b"child")
+    os.write(told, b".")
+    sys.stdin.read()  # lives until the test has seen enough
     os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
+os.read(done, 1)
 ask(b"parent")
+client.close()
+print("closed", flush=True)
+assert os.waitpid(child, 0)[1] == 0
 """
 
 
 def test_a_forked_worker_opens_connections_of_its_own(stage: Stage) -> None:
-    root = Path(__file__).parents[3]
-    subprocess.run([sys.executable, "-c", FORK, stage.url], cwd=root, check=True, timeout=60)
+    command, root = [sys.executable, "-c", FORK, stage.url], Path(__file__).parents[3]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "closed\n"
+        assert stage.hung_up.acquire(timeout=PATIENT), "the child holds no copy of the parent's connection"
+        process.stdin.close()
+    assert process.returncode == 0
     assert [(seen.body, seen.connection) for seen in stage.requests] == [
         (b"parent", 1),
         (b"child", 2),
