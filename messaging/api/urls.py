@@ -1,5 +1,12 @@
 """The HTTP API under /v1/messaging/."""
 
-from typing import Any
+from __future__ import annotations
 
-urlpatterns: list[Any] = []
+from django.urls import path
+
+from messaging.api.views import SendsView, SendView
+
+urlpatterns = [
+    path("sends", SendsView.as_view(), name="messaging-sends"),
+    path("sends/<str:send_id>", SendView.as_view(), name="messaging-send"),
+]

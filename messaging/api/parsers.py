@@ -1,0 +1,122 @@
+"""Bodies: one JSON object of at most 1 MB, and nothing that two JSON readers would understand differently."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import IO, Any, NoReturn
+
+from django.http import HttpRequest
+from rest_framework.parsers import BaseParser
+
+from messaging.errors import InvalidInput, MessagingError, TooLarge
+
+#: Bytes of a request body. Above what html and text may have together (1,000,000), below what would hurt a worker.
+MAX_BODY = 1_048_576
+#: Levels of nesting; the deepest valid one is `variables`, with 8 of its own.
+MAX_DEPTH = 32
+
+
+class LengthRequired(MessagingError):
+    """The body has neither a length nor an end that this server can see."""
+
+    status = 411
+
+
+class BoundedJSONParser(BaseParser):
+    """Parses the body of a request to a dict. Reads at most one byte more than `MAX_BODY`, whatever is sent.
+
+    Raises TooLarge (`body_too_large`) and InvalidInput (`invalid_json`).
+    """
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        meta = parser_context["request"].META if parser_context else {}
+        if int(meta.get("CONTENT_LENGTH") or 0) > MAX_BODY:
+            raise _too_large()
+        data = _read(stream, MAX_BODY + 1)
+        if len(data) > MAX_BODY:
+            raise _too_large()
+        return parse_object(data)
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """The object in `data`. Raises InvalidInput (`invalid_json`), whose text quotes nothing of it."""
+    try:
+        text = data.decode()
+        value = json.loads(text, parse_constant=_constant, object_pairs_hook=_object)
+        if "\\u" in text:  # the only way to half a surrogate pair: decoding has refused the others
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise _invalid(f"line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise _invalid(f"byte {error.start} is not UTF-8") from None
+    except UnicodeEncodeError:
+        raise _invalid("a string holds half a surrogate pair") from None
+    except RecursionError:
+        raise _invalid("nested too deeply") from None
+    except ValueError:  # an integer of thousands of digits
+        raise _invalid("a number is too long") from None
+    if not isinstance(value, dict):
+        raise _invalid("the body must be an object: {…}")
+    if text.count("{") + text.count("[") > MAX_DEPTH and not _flat_enough(value):
+        raise _invalid(f"nested more than {MAX_DEPTH} levels deep")
+    return value
+
+
+def frame_chunked(request: HttpRequest) -> None:
+    """Give a body that came without Content-Length (chunked) its length, reading at most `MAX_BODY` + 1 bytes of it.
+
+    Django takes such a body for an empty one. Only a server that marks the end of its input can be read from (gunicorn
+    does, `wsgi.input_terminated`; ASGI always has the whole body); of another one the client is asked for a length.
+    """
+    meta = request.META
+    if meta.get("CONTENT_LENGTH") or not meta.get("HTTP_TRANSFER_ENCODING"):
+        return
+    source = meta.get("wsgi.input") if "wsgi.input" in meta else request
+    if source is not request and not meta.get("wsgi.input_terminated"):
+        raise LengthRequired("length_required", "Send the body with a Content-Length.")
+    data = _read(source, MAX_BODY + 1)
+    request._stream = io.BytesIO(data)  # where Django reads the body from
+    meta["CONTENT_LENGTH"] = str(len(data))
+
+
+def _read(stream: Any, limit: int) -> bytes:
+    parts: list[bytes] = []
+    while limit > 0 and (part := stream.read(limit)):  # a stream may give less than it was asked for
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _invalid("an object has the same key twice")
+    return value
+
+
+def _constant(name: str) -> NoReturn:
+    raise _invalid("NaN and Infinity are not JSON")
+
+
+def _flat_enough(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        containers = [item for item in level if isinstance(item, dict | list)]
+        if not containers:
+            return True
+        level = [child for item in containers for child in (item.values() if isinstance(item, dict) else item)]
+    return not any(isinstance(item, dict | list) for item in level)
+
+
+def _invalid(reason: str) -> InvalidInput:
+    return InvalidInput("invalid_json", f"The body is not a JSON object that can be read: {reason}.")
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("body_too_large", f"A request body has at most {MAX_BODY:,} bytes.")

@@ -1,0 +1,88 @@
+"""The views: authenticate, read, hand on, answer. What they do is in `messaging.submit` and `messaging.api.sends`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.urls import reverse
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from core.models import Tenant
+from messaging.api.auth import ApiKeyAuthentication, Caller
+from messaging.api.parsers import frame_chunked
+from messaging.api.sends import find_send, parse_send
+from messaging.errors import InvalidInput
+from messaging.submit import submit_many
+
+log = logging.getLogger(__name__)
+
+
+class AlwaysJSON(DefaultContentNegotiation):
+    """Answers are JSON whatever Accept says: a client with an odd header still wants its answer."""
+
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        renderer: BaseRenderer = next(iter(renderers))
+        return renderer, str(renderer.media_type)
+
+
+class TenantView(APIView):
+    """Base of what a tenant calls with its API key."""
+
+    authentication_classes = [ApiKeyAuthentication]
+    permission_classes = [IsAuthenticated]
+    content_negotiation_class = AlwaysJSON
+    metadata_class = None  # OPTIONS would describe the code
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        frame_chunked(request._request)  # after authentication: nobody else's body is read
+
+    @staticmethod
+    def tenant(request: Request) -> Tenant:
+        assert isinstance(request.user, Caller)
+        return request.user.tenant
+
+    @staticmethod
+    def body(request: Request) -> dict[str, Any]:
+        data = request.data
+        if not request.META.get("CONTENT_LENGTH") or request.META["CONTENT_LENGTH"] == "0":
+            raise InvalidInput("invalid_json", "The body is empty: send a JSON object.")
+        assert isinstance(data, dict)
+        return data
+
+
+class SendsView(TenantView):
+    """POST sends: 202 with what was recorded, long before it is sent."""
+
+    def post(self, request: Request) -> Response:
+        tenant = self.tenant(request)
+        send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
+        submitted = submit_many(tenant, [send])[0]
+        log.info(
+            "send_submitted",
+            extra={
+                "send": str(submitted.id),
+                "tenant": tenant.slug,
+                "rail": submitted.rail.value,
+                "replayed": submitted.replayed,
+            },
+        )
+        headers = {"Location": reverse("messaging-send", args=[submitted.id])}
+        if submitted.replayed:
+            headers["Idempotent-Replayed"] = "true"
+        return Response(submitted.as_json(), status=202, headers=headers)
+
+
+class SendView(TenantView):
+    """GET sends/{id}: how it stands with one of the tenant's own sends."""
+
+    def get(self, request: Request, send_id: str) -> Response:
+        return Response(find_send(self.tenant(request).pk, send_id), headers={"Cache-Control": "no-store"})
