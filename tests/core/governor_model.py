@@ -21,7 +21,7 @@ class Level:
     at: float
 
     def now(self, bucket: Bucket, now: float) -> float:
-        return min(bucket.capacity, self.tokens + max(0.0, now - self.at) * bucket.refill)
+        return min(bucket.capacity, self.tokens + fixed(max(0.0, now - self.at)) * bucket.refill)
 
 
 def fixed(value: float) -> float:
@@ -244,5 +244,5 @@ class Model:
             until = now + min(86_400.0, max(1.0, pause if call.retry_after is None else call.retry_after))
             if until > self.blocked:
                 self.blocked, self.blocked_why = fixed(until), call.event.value
-            self.level = Level(0.0, fixed(self.blocked - 1 / call.limits.request.refill))
+            self.level = Level(0.0, fixed(self.blocked - 1 / call.limits.request.refill - HALF))
             self.epoch += 1

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import redis
 
 import core.governor
-from core.governor import Governor
+from core.governor import Bucket, Decision, Event, Governor, Limits, Settled, Want
+from tests.core.governor_calls import Acquire, Settle
 from tests.core.governor_model import Level, Model
 
 SCRIPT = Path(core.governor.__file__).with_name("governor.lua").read_text()
@@ -21,7 +23,23 @@ NUMBERS = ("mark", "blocked", "strikes", "epoch", "spent", "opened", "probe_at",
 NEAR = 0.000_002
 
 
+#: A tenant bucket that never says no.
+PLENTY = Bucket(1_000_000, 1_000_000)
+
+
+def about(seconds: float) -> Any:
+    """A wait: rounded up to the next µs, after arithmetic with doubles."""
+    return pytest.approx(seconds, abs=NEAR)
+
+
+def want(tenant: int = 1, sends: int = 1, priority: int = 0, bucket: Bucket = PLENTY) -> Want:
+    return Want(tenant, priority, sends, bucket)
+
+
 class TimedGovernor(Governor):
+    """With `ask` and `report` as short forms of `acquire` and `settle`: `limits` are this object's, each grant has an
+    id of its own (`grant`: the last one), and what is not said is one send of tenant 1."""
+
     def __init__(self, client: "redis.Redis", provider: str = "test") -> None:
         super().__init__(client, provider)
         self.client = client
@@ -29,6 +47,8 @@ class TimedGovernor(Governor):
         self.us = 1_790_000_000_123_456
         self.jitter = 0.5
         self.reply: list[Any] = []
+        self.limits = Limits(Bucket(1, 10))
+        self.asked = 0
 
     @property
     def now(self) -> float:
@@ -36,6 +56,30 @@ class TimedGovernor(Governor):
 
     def advance(self, seconds: float) -> None:
         self.us += round(seconds * 1_000_000)
+
+    @property
+    def grant(self) -> str:
+        return f"grant-{self.asked}"
+
+    def ask(self, rail: str, *wants: Want, batch: str = "", replay: bool = False, max_batch: int = 100) -> Decision:
+        self.asked += 1
+        wants = () if replay else wants or (want(),)
+        return Acquire(self.grant, batch or self.grant, rail, self.limits, wants, replay, max_batch).to(self)
+
+    def transactional(self, *wants: Want) -> Decision:
+        return self.ask("transactional", *wants)
+
+    def marketing(self, *wants: Want) -> Decision:
+        return self.ask("marketing", *wants)
+
+    def report(self, event: Event, grant: str = "", batch: str = "", **rest: Any) -> Settled:
+        return Settle(grant or self.grant, batch or grant or self.grant, event, self.limits, **rest).to(self)
+
+    def tokens(self) -> float:
+        """The global level now."""
+        state = self.state()
+        level = Level(float(state["tokens"]), float(state["at"]))
+        return level.now(self.limits.request, self.now)
 
     def _call(self, operation: str, **arguments: Any) -> list[Any]:
         if operation == "settle":

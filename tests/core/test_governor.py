@@ -52,17 +52,22 @@ class GovernorMachine(RuleBasedStateMachine):
         self.governor, self.model = TimedGovernor(self.client), Model()
         self.limits, self.buckets = Limits(REQUESTS[0]), TENANTS[0]
         self.granted: list[tuple[Acquire, Decision]] = []
-        self.calls, self.wait = 0, 0.0
+        self.calls = 0
+        self.refused: tuple[Acquire, Decision] | None = None
 
     @rule(step=STEPS)
     def time_passes(self, step: int) -> None:
         self.governor.us += step
 
-    @precondition(lambda self: self.wait > 0)
+    @precondition(lambda self: self.refused)
     @rule()
-    def wait_as_told(self) -> None:
-        self.governor.advance(self.wait)
-        self.wait = 0.0
+    def wait_exactly_as_told(self) -> None:
+        assert self.refused
+        call, decision = self.refused
+        self.governor.advance(decision.wait)
+        reason = self.acquire(call).reason
+        # An open circuit may give two answers in turn: until the permit ends, and then until the next probe.
+        assert reason != decision.reason or reason == "circuit"
 
     @rule(request=st.sampled_from(REQUESTS), quota=st.sampled_from(QUOTAS), buckets=st.sampled_from(TENANTS))
     def reconfigure(self, request: Bucket, quota: Bucket | None, buckets: tuple[Bucket, ...]) -> None:
@@ -70,7 +75,7 @@ class GovernorMachine(RuleBasedStateMachine):
 
     @rule(rail=RAILS, wants=SMALL_WANTS, max_batch=st.sampled_from([1, 5, 10, 100]))
     def ask(self, rail: str, wants: list[tuple[int, int, int]], max_batch: int) -> None:
-        self.acquire(rail, wants=self.wants(wants), max_batch=max_batch)
+        self.ask_for(rail, wants=self.wants(wants), max_batch=max_batch)
 
     @rule(
         rail=RAILS,
@@ -81,11 +86,11 @@ class GovernorMachine(RuleBasedStateMachine):
     )
     def ask_for_many(self, rail: str, first: int, count: int, sends: list[int], priorities: list[int]) -> None:
         wants = [(first + n, priorities[n % len(priorities)], sends[n % len(sends)]) for n in range(count)]
-        self.acquire(rail, wants=self.wants(wants))
+        self.ask_for(rail, wants=self.wants(wants))
 
     @rule(rail=RAILS, batch=BATCHES)
     def ask_for_a_replay(self, rail: str, batch: str) -> None:
-        self.acquire(rail, batch=batch, replay=True)
+        self.ask_for(rail, batch=batch, replay=True)
 
     @precondition(lambda self: self.granted)
     @rule(
@@ -129,6 +134,7 @@ class GovernorMachine(RuleBasedStateMachine):
             retry_after=retry_after,
             remaining=remaining,
         )
+        self.refused = None
         in_flight = settle.grant in self.model.flights and self.model.flights[settle.grant] > self.governor.now
         actual, expected = settle.to(self.governor), self.model.settle(settle, self.governor.now, jitter)
         assert (actual.circuit, actual.opened, actual.closed) == (expected.circuit, expected.opened, expected.closed)
@@ -138,7 +144,7 @@ class GovernorMachine(RuleBasedStateMachine):
     @rule()
     def redis_loses_its_memory(self) -> None:
         self.client.flushdb()
-        self.model = Model()
+        self.model, self.refused = Model(), None
 
     @invariant()
     def states_agree(self) -> None:
@@ -148,19 +154,21 @@ class GovernorMachine(RuleBasedStateMachine):
         buckets = self.buckets
         return tuple(Want(tenant, priority, n, buckets[tenant % len(buckets)]) for tenant, priority, n in wants)
 
-    def acquire(self, rail: str, batch: str | None = None, **rest: Any) -> None:
+    def ask_for(self, rail: str, batch: str | None = None, **rest: Any) -> None:
         self.calls += 1
-        call = Acquire(f"grant-{self.calls}", batch or f"grant-{self.calls}", rail, self.limits, **rest)
+        self.acquire(Acquire(f"grant-{self.calls}", batch or f"grant-{self.calls}", rail, self.limits, **rest))
+
+    def acquire(self, call: Acquire) -> Decision:
         actual, expected = call.to(self.governor), self.model.acquire(call, self.governor.now)
         assert (actual.granted, actual.reason, actual.epoch) == (expected.granted, expected.reason, expected.epoch)
         assert (actual.probe, actual.shares, actual.cursors) == (expected.probe, expected.shares, expected.cursors)
         for is_wait, should in zip((actual.wait, *actual.starved), (expected.wait, *expected.starved), strict=True):
             assert (is_wait > 0) == (should > 0)
             assert -NEAR / 4 < is_wait - should < NEAR  # rounded up to the next µs
+        self.refused = None if actual.granted else (call, actual)
         if actual.granted:
             self.granted.append((call, actual))
-        else:
-            self.wait = actual.wait
+        return actual
 
 
 def test_the_script_and_its_specification_agree_at_every_step(redis: redis_module.Redis) -> None:

@@ -1,0 +1,230 @@
+"""What a settled grant changes: tokens given back, blocks, corrections from the provider's headers, and a fresh start."""
+
+import pytest
+from redis import Redis
+
+from core.governor import FLIGHT_TTL, Bucket, Event, Limits
+from tests.core.governor_rig import TimedGovernor, about, want
+
+FIVE = Limits(Bucket(5, 10))
+
+
+def full(governor: TimedGovernor, limits: Limits = FIVE) -> None:
+    """A used governor whose levels are full again."""
+    governor.limits = limits
+    governor.transactional()
+    governor.report(Event.ACCEPTED)
+    governor.advance(60)
+
+
+def test_an_unused_token_comes_back(governor: TimedGovernor) -> None:
+    decision = governor.transactional()
+    governor.report(Event.NONE, epoch=decision.epoch, unused=True)
+    assert (governor.tokens(), governor.spent()) == (1, 0)
+    assert governor.marketing().granted
+
+
+def test_a_used_token_does_not(governor: TimedGovernor) -> None:
+    governor.transactional()
+    governor.report(Event.ACCEPTED)
+    assert (governor.tokens(), governor.spent()) == (0, 1)
+
+
+def test_nothing_comes_back_twice(governor: TimedGovernor) -> None:
+    bucket = Bucket(100, 1)
+    governor.limits = Limits(Bucket(5, 0.001), Bucket(1000, 0.001))
+    decision = governor.transactional(want(1, 50, bucket=bucket))
+    for _ in range(3):
+        governor.report(Event.NONE, epoch=decision.epoch, unused=True, back=((1, 20, 100),))
+    assert (governor.tokens(), governor.spent()) == (1, 0)
+    assert governor.tenants()[1][0] == 70
+    assert float(governor.state()["q_tokens"]) == 970
+
+
+def test_nothing_comes_back_for_a_grant_that_was_forgotten(governor: TimedGovernor) -> None:
+    bucket = Bucket(100, 0.001)
+    decision = governor.transactional(want(1, 50, bucket=bucket))
+    governor.advance(FLIGHT_TTL)
+    governor.report(Event.NONE, epoch=decision.epoch, unused=True, back=((1, 50, 100),))
+    assert governor.spent() == 1
+    assert governor.tenants()[1][0] == 50
+
+
+def test_nothing_comes_back_for_a_grant_from_before_redis_lost_its_memory(governor: TimedGovernor) -> None:
+    decision = governor.transactional()
+    governor.client.flushdb()
+    governor.report(Event.NONE, epoch=decision.epoch, unused=True)
+    assert (governor.state(), governor.spent()) == ({}, 0)
+
+
+def test_sends_that_a_request_did_not_carry_come_back_though_its_token_is_used(governor: TimedGovernor) -> None:
+    bucket = Bucket(100, 0.001)
+    governor.transactional(want(1, 50, bucket=bucket))
+    governor.report(Event.ACCEPTED, back=((1, 10, 100),))
+    assert (governor.tokens(), governor.spent(), governor.tenants()[1][0]) == (0, 1, 60)
+
+
+def test_both_wants_of_a_tenant_give_back(governor: TimedGovernor) -> None:
+    bucket = Bucket(100, 0.001)
+    assert governor.transactional(want(1, 50, 0, bucket), want(1, 30, 1, bucket)).shares == (50, 30)
+    governor.report(Event.ACCEPTED, back=((1, 7, 100), (1, 5, 100)))
+    assert governor.tenants()[1][0] == 32
+
+
+def test_nothing_rises_above_its_capacity(governor: TimedGovernor) -> None:
+    bucket = Bucket(100, 0.001)
+    full(governor, Limits(Bucket(5, 10), Bucket(1000, 1000)))
+    decision = governor.transactional(want(1, 50, bucket=bucket))
+    governor.advance(10)
+    governor.report(Event.NONE, epoch=decision.epoch, unused=True, back=((1, 90, 100),))
+    assert (governor.tokens(), governor.tenants()[1][0], float(governor.state()["q_tokens"])) == (5, 100, 1000)
+
+
+@pytest.mark.parametrize("correction", ["headers", "429"])
+def test_a_token_from_before_a_correction_is_void(governor: TimedGovernor, correction: str) -> None:
+    full(governor)
+    early = governor.transactional()
+    grant = governor.grant
+    governor.transactional()
+    if correction == "headers":
+        governor.report(Event.ACCEPTED, remaining=1)  # one in flight: nothing is free
+    else:
+        governor.report(Event.RATE_LIMITED, retry_after=2)
+    before = governor.tokens()
+    governor.report(Event.NONE, grant, epoch=early.epoch, unused=True)
+    assert governor.tokens() == before == 0
+    assert governor.spent() == 2, "of three tokens: no request was made for this one, and the count says so"
+
+
+# 429
+
+
+def test_a_429_blocks_everybody_and_leaves_one_token_at_its_end(governor: TimedGovernor) -> None:
+    full(governor)
+    governor.marketing()
+    assert governor.report(Event.RATE_LIMITED, retry_after=2.5).blocked == about(2.5)
+    for rail in ("transactional", "marketing"):
+        refused = governor.ask(rail)
+        assert (refused.granted, refused.reason, refused.wait) == (False, "rate_limited", about(2.5))
+    assert governor.ask("transactional", replay=True).reason == "rate_limited"
+    governor.advance(2.5)
+    assert governor.transactional().granted
+    assert governor.transactional().reason == "global"
+
+
+@pytest.mark.parametrize(("retry_after", "pause"), [(0.0, 1.0), (0.2, 1.0), (7.0, 7.0), (10_000_000.0, 86_400.0)])
+def test_a_block_lasts_at_least_a_second_and_at_most_a_day(
+    governor: TimedGovernor, retry_after: float, pause: float
+) -> None:
+    governor.transactional()
+    assert governor.report(Event.RATE_LIMITED, retry_after=retry_after).blocked == about(pause)
+
+
+def test_without_retry_after_the_pause_doubles_up_to_a_minute_until_something_is_accepted(
+    governor: TimedGovernor,
+) -> None:
+    def pauses(count: int) -> list[float]:
+        found = []
+        for _ in range(count):
+            assert governor.transactional().granted
+            found.append(governor.report(Event.RATE_LIMITED).blocked)
+            governor.advance(100)
+        return found
+
+    governor.jitter = 1.0
+    assert pauses(8) == [about(seconds) for seconds in (1, 2, 4, 8, 16, 32, 60, 60)]
+    governor.transactional()
+    governor.report(Event.ACCEPTED)
+    governor.advance(1)
+    governor.jitter = 0.0
+    assert pauses(4) == [about(seconds) for seconds in (1, 1, 2, 4)]
+
+
+def test_a_shorter_block_does_not_end_a_longer_one(governor: TimedGovernor) -> None:
+    full(governor)
+    governor.transactional()
+    first = governor.grant
+    governor.transactional()
+    governor.report(Event.QUOTA, retry_after=3600)
+    assert governor.report(Event.RATE_LIMITED, first, retry_after=1).blocked == about(3600)
+    assert governor.transactional().reason == "quota"
+    governor.advance(3600)
+    assert governor.transactional().granted
+    assert governor.transactional().reason == "global"
+
+
+# Headers
+
+
+def test_headers_lower_a_level_to_what_is_left_net_of_flights(governor: TimedGovernor) -> None:
+    full(governor)
+    governor.transactional()
+    governor.transactional()  # stays in flight
+    governor.report(Event.ACCEPTED, "grant-2", remaining=2)
+    assert governor.tokens() == 1
+
+
+@pytest.mark.parametrize("remaining", [3, 100])
+def test_headers_never_raise_a_level(governor: TimedGovernor, remaining: int) -> None:
+    full(governor)
+    governor.transactional()
+    governor.transactional()
+    epoch = governor.transactional().epoch
+    governor.report(Event.ACCEPTED, remaining=remaining)
+    assert governor.tokens() == (2 if remaining == 100 else 1)
+    assert int(governor.state().get("epoch", 0)) == epoch + (0 if remaining == 100 else 1)
+
+
+def test_headers_of_a_429_are_not_asked(governor: TimedGovernor) -> None:
+    governor.transactional()
+    governor.report(Event.RATE_LIMITED, retry_after=1, remaining=0)
+    governor.advance(1)
+    assert governor.transactional().granted
+
+
+def test_flights_that_nobody_settled_are_forgotten(governor: TimedGovernor) -> None:
+    full(governor)
+    for _ in range(3):
+        governor.transactional()
+    assert len(governor.flights()) == 3
+    governor.advance(FLIGHT_TTL)
+    governor.transactional()
+    assert list(governor.flights()) == [governor.grant]
+
+
+# A fresh start
+
+
+def test_after_a_flush_there_is_one_token_whatever_the_capacity(governor: TimedGovernor, redis: Redis) -> None:
+    full(governor)
+    redis.flushall()
+    assert governor.transactional().granted
+    assert governor.transactional().reason == "global"
+
+
+def test_a_lowered_capacity_takes_effect_at_once(governor: TimedGovernor) -> None:
+    full(governor)
+    governor.limits = Limits(Bucket(2, 10))
+    assert [governor.transactional().granted for _ in range(3)] == [True, True, False]
+
+
+# Quota
+
+
+def test_the_quota_limits_the_sends_of_a_batch_and_then_refuses(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(5, 10), Bucket(150, 0.1))
+    assert governor.marketing(want(sends=100)).shares == (100,)
+    governor.advance(0.1)
+    assert governor.marketing(want(sends=100)).shares == (50,)
+    governor.advance(0.1)
+    refused = governor.transactional(want(sends=100))
+    assert (refused.reason, refused.wait) == ("quota", about(9.8))
+    assert governor.ask("transactional", replay=True).granted, "a replay was charged already"
+
+
+def test_the_reserve_of_the_quota_is_only_for_the_transactional_rail(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(5, 10), Bucket(150, 0.1, reserve=50))
+    assert governor.marketing(want(sends=200), want(2, 200)).shares == (50, 50)
+    governor.advance(0.1)
+    assert governor.marketing().reason == "quota"
+    assert governor.transactional(want(sends=100)).shares == (50,)
