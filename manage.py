@@ -8,6 +8,10 @@ from config.embedded.errors import EmbeddedServiceError
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["generate_keys"]:  # before there are settings, which need the keys
+        from config.keys import main as generate_keys
+
+        return generate_keys(sys.argv[2:])
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from django.core.management import execute_from_command_line
 

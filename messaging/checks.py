@@ -1,0 +1,112 @@
+"""System checks: what is configured so that nothing could be sent. Each says what to set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps.config import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from messaging.providers.base import Adapter
+from messaging.rails import Channel
+
+_BROKER = "core.broker.RailBroker"
+
+
+def _adapter_classes() -> dict[str, Any]:
+    """Channel → what the setting's path names; an ImportError as the value where it names nothing."""
+    found: dict[str, Any] = {}
+    for channel, path in settings.MESSAGING_PROVIDERS.items():
+        try:
+            found[channel] = import_string(path)
+        except ImportError as error:
+            found[channel] = error
+    return found
+
+
+def _serves(kind: object, channel: str) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Adapter) and kind.channel == channel
+
+
+def check_providers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    problems: list[CheckMessage] = []
+    for channel, kind in _adapter_classes().items():
+        path = settings.MESSAGING_PROVIDERS[channel]
+        reason = None
+        if channel not in set(Channel):
+            reason = f"There is no channel {channel!r}; there are {', '.join(Channel)}."
+        elif isinstance(kind, ImportError):
+            reason = f"{path!r} cannot be imported: {kind}"
+        elif not _serves(kind, channel):
+            reason = f"{path!r} is not an Adapter for the channel {channel!r}."
+        if reason:
+            problems.append(
+                Error(
+                    f"MESSAGING_PROVIDERS[{channel!r}]: {reason}",
+                    hint="Set it to the dotted path of an adapter, such as messaging.providers.resend.ResendAdapter.",
+                    id="messaging.E001",
+                )
+            )
+    return problems
+
+
+def check_resend_key(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    resend = any(getattr(kind, "name", None) == "resend" for kind in _adapter_classes().values())
+    if settings.DEBUG or settings.RESEND_API_KEY or not resend:
+        return []
+    return [
+        Warning(
+            "RESEND_API_KEY is not set: sends are accepted and wait, Resend refuses every request.",
+            hint="Set RESEND_API_KEY to a key of the Resend account (it starts with re_).",
+            id="messaging.W002",
+        )
+    ]
+
+
+def check_broker(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    if settings.DRAMATIQ_BROKER.get("BROKER") == _BROKER:
+        return []
+    return [
+        Error(
+            "DRAMATIQ_BROKER is not this project's broker: with another one a submit blocks while Redis is away.",
+            hint=f'Set DRAMATIQ_BROKER["BROKER"] = "{_BROKER}".',
+            id="messaging.E003",
+        )
+    ]
+
+
+def check_buckets(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Runs where a database may be asked: `migrate`, and `check --database default`.
+
+    A warning, because an error would stop the very `migrate` that may bring the row.
+    """
+    from messaging.models import RateLimitBucket
+
+    if "default" not in (databases or ()):
+        return []
+    connection = connections["default"]
+    if RateLimitBucket._meta.db_table not in connection.introspection.table_names():
+        return []  # before the first migrate
+    names = {kind.name for channel, kind in _adapter_classes().items() if _serves(kind, channel)}
+    have = RateLimitBucket.objects.filter(scope="global", unit="request").values_list("provider", flat=True)
+    return [
+        Warning(
+            f"The provider {name} has no global rate limit bucket: nothing is sent through it.",
+            hint="Add one in the admin (Rate limit buckets): scope global, unit requests; for a limit of n requests a"
+            " second capacity 1 + 0.02 n, refill 0.98 n.",
+            id="messaging.W004",
+        )
+        for name in sorted(names - set(have))
+    ]
+
+
+def register_checks() -> None:
+    for check in (check_providers, check_resend_key, check_broker):
+        register(check)
+    register(check_buckets, Tags.database)
