@@ -91,7 +91,9 @@ class ProcessedJob(models.Model):
 
     class Meta:
         db_table = "core_processed_jobs"
-        constraints = [models.CheckConstraint(name="core_processed_jobs_fence_positive", condition=models.Q(fence__gte=1))]
+        constraints = [
+            models.CheckConstraint(name="core_processed_jobs_fence_positive", condition=models.Q(fence__gte=1))
+        ]
         indexes = [
             models.Index(name="core_jobs_open_lease", fields=["lease_until"], condition=models.Q(done_at=None)),
             models.Index(name="core_jobs_done_at", fields=["done_at"], condition=models.Q(done_at__isnull=False)),

@@ -79,9 +79,7 @@ def _sent(channel: Channel, rail: Rail, bound: Bound, answer: Answer, alone: Lan
     return Recorded(state, accepted)
 
 
-def _returned(
-    channel: Channel, rail: Rail, bound: Bound, ruling: Ruling, why: Failure, circuit_open: bool
-) -> Recorded:
+def _returned(channel: Channel, rail: Rail, bound: Bound, ruling: Ruling, why: Failure, circuit_open: bool) -> Recorded:
     keys = sorted({LaneKey(s.tenant, s.blast) for s in bound.sends}, key=lambda k: (k.tenant, str(k.blast)))
     if ruling.fate is Fate.SORT_LANES:
         if len(keys) == 1:

@@ -114,9 +114,7 @@ def _replay(governor: Governor, channel: Channel, rail: Rail, limits: Limits) ->
         if batch is None:
             return refused
         grant = str(new_id())
-        decision = governor.acquire(
-            grant=grant, batch=str(batch), rail=rail, limits=limits, max_batch=1, replay=True
-        )
+        decision = governor.acquire(grant=grant, batch=str(batch), rail=rail, limits=limits, max_batch=1, replay=True)
         if decision.granted:
             return Grant(grant, batch, decision, limits, replay=True, more=True)
         wait = Later(decision.wait, decision.reason, new_work_helps=False)

@@ -149,9 +149,7 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
         answer.verdict, bound=bound.replay, confirmation=line.adapter.confirmation, last_error=bound.last_error
     )
     gone_back = not bound.replay and ruling.fate in outcomes.RETURNED
-    settled = _settle(
-        line, grant, ruling.event, back=_back(grant, () if gone_back else bound.sends), answer=answer
-    )
+    settled = _settle(line, grant, ruling.event, back=_back(grant, () if gone_back else bound.sends), answer=answer)
     recorded = record_answer(
         line.channel,
         line.rail,
@@ -171,7 +169,9 @@ def _call(adapter: Adapter, bound: Bound, started: float) -> Answer:
     """The one request. Not made if it could outlive the lease: then another worker may already have the batch."""
     left = started + LEASE - LEASE_MARGIN - time.monotonic()
     if left < REQUEST_DEADLINE:
-        return Answer(Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely.")
+        return Answer(
+            Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely."
+        )
     assert not transaction.get_connection().in_atomic_block, "Bug: a provider request inside a transaction"
     return adapter.send(
         bound.body, items=len(bound.sends), idempotency_key=bound.idempotency_key, timeout=REQUEST_DEADLINE

@@ -61,13 +61,12 @@ _TAKE = f"""
 WITH picked AS (
     SELECT s.id
     FROM unnest(%(tenants)s::bigint[], %(sends)s::int[]) AS l (tenant_id, take)
-    JOIN core_tenants t ON t.id = l.tenant_id AND t.active
     CROSS JOIN LATERAL (
         SELECT s.id FROM messaging_sends s
         WHERE {SINGLE_DUE} AND s.tenant_id = l.tenant_id
         ORDER BY s.id LIMIT l.take FOR UPDATE SKIP LOCKED
     ) s
-    WHERE NOT EXISTS (
+    WHERE (SELECT t.active FROM core_tenants t WHERE t.id = l.tenant_id) AND NOT EXISTS (
         SELECT FROM messaging_tenant_lanes x
         WHERE x.tenant_id = l.tenant_id AND x.channel = %(channel)s AND x.rail = %(rail)s
           AND (x.paused OR (x.hold_code <> '' AND x.held_until > clock_timestamp()))
@@ -77,13 +76,13 @@ WITH picked AS (
     FROM unnest(%(blasts)s::uuid[], %(blast_sends)s::int[]) AS l (blast_id, take)
     JOIN messaging_blasts b ON b.id = l.blast_id AND b.state = 'running'
          AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
-    JOIN core_tenants t ON t.id = b.tenant_id AND t.active
     CROSS JOIN LATERAL (
         SELECT s.id FROM messaging_sends s
         WHERE s.blast_id = l.blast_id AND s.status = 'queued'
           AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')
         ORDER BY s.id LIMIT l.take FOR UPDATE SKIP LOCKED
     ) s
+    WHERE (SELECT t.active FROM core_tenants t WHERE t.id = b.tenant_id)
 )
 UPDATE messaging_sends s
 SET status = CASE WHEN s.expires_at <= clock_timestamp() THEN 'expired' ELSE 'sending' END,

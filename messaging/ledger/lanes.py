@@ -41,7 +41,7 @@ def _write(channel: Channel, rail: Rail, lanes: Sequence[LaneKey], values: dict[
             sql.run(
                 "INSERT INTO messaging_tenant_lanes"
                 " (tenant_id, channel, rail, paused, isolated, hold_code, hold_detail, held_until)"
-                " SELECT t, %(channel)s, %(rail)s, false, %(isolated)s, %(code)s, %(detail)s, "
+                " SELECT t, %(channel)s, %(rail)s, false, %(isolated)s, %(code)s::text, %(detail)s, "
                 f"{held_until} FROM unnest(%(tenants)s::bigint[]) t ORDER BY t"
                 " ON CONFLICT (tenant_id, channel, rail) DO UPDATE SET isolated = excluded.isolated,"
                 " hold_code = excluded.hold_code, hold_detail = excluded.hold_detail, held_until = excluded.held_until",
@@ -53,7 +53,7 @@ def _write(channel: Channel, rail: Rail, lanes: Sequence[LaneKey], values: dict[
                 {"blasts": blasts},
             )
             sql.run(
-                "UPDATE messaging_blasts SET isolated = %(isolated)s, hold_code = %(code)s, hold_detail = %(detail)s,"
+                "UPDATE messaging_blasts SET isolated = %(isolated)s, hold_code = %(code)s::text, hold_detail = %(detail)s,"
                 f" held_until = {held_until} WHERE id = ANY (%(blasts)s::uuid[])",
                 setting | {"blasts": blasts},
             )

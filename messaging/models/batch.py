@@ -37,7 +37,9 @@ class Batch(models.Model):
         db_table = "messaging_batches"
         verbose_name_plural = "batches"
         constraints = [
-            models.CheckConstraint(name="messaging_batches_state", condition=Q(state__in=[s.value for s in BatchState])),
+            models.CheckConstraint(
+                name="messaging_batches_state", condition=Q(state__in=[s.value for s in BatchState])
+            ),
             models.CheckConstraint(name="messaging_batches_not_empty", condition=Q(send_ids__len__gte=1)),
         ]
         indexes = [

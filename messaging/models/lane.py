@@ -39,7 +39,9 @@ class TenantLane(LaneMixin):
         db_table = "messaging_tenant_lanes"
         constraints = [
             models.UniqueConstraint(name="messaging_tenant_lanes_one", fields=["tenant", "channel", "rail"]),
-            models.CheckConstraint(name="messaging_tenant_lanes_rail", condition=models.Q(rail__in=[r.value for r in Rail])),
+            models.CheckConstraint(
+                name="messaging_tenant_lanes_rail", condition=models.Q(rail__in=[r.value for r in Rail])
+            ),
             models.CheckConstraint(
                 name="messaging_tenant_lanes_channel", condition=models.Q(channel__in=[c.value for c in Channel])
             ),

@@ -26,7 +26,9 @@ class Send(models.Model):
     blast = models.ForeignKey(
         Blast, null=True, db_constraint=False, on_delete=models.PROTECT, db_index=False, related_name="sends"
     )
-    content = models.ForeignKey(Content, db_constraint=False, on_delete=models.PROTECT, db_index=False, related_name="+")
+    content = models.ForeignKey(
+        Content, db_constraint=False, on_delete=models.PROTECT, db_index=False, related_name="+"
+    )
     channel = models.CharField(max_length=16)
     category = models.CharField(max_length=16)
     rail = models.CharField(max_length=16)
@@ -54,7 +56,9 @@ class Send(models.Model):
                 | Q(category="marketing", rail="marketing", priority=2),
             ),
             models.CheckConstraint(name="messaging_sends_channel", condition=Q(channel__in=[c.value for c in Channel])),
-            models.CheckConstraint(name="messaging_sends_status", condition=Q(status__in=[s.value for s in SendStatus])),
+            models.CheckConstraint(
+                name="messaging_sends_status", condition=Q(status__in=[s.value for s in SendStatus])
+            ),
             models.CheckConstraint(
                 name="messaging_sends_bound_has_batch",
                 condition=~Q(status__in=["sending", "ambiguous"]) | Q(batch_id__isnull=False),
@@ -63,7 +67,9 @@ class Send(models.Model):
                 name="messaging_sends_sent_is_accepted", condition=~Q(status="sent") | Q(accepted_at__isnull=False)
             ),
             models.UniqueConstraint(
-                name="messaging_sends_blast_recipient", fields=["blast", "fingerprint"], condition=Q(blast__isnull=False)
+                name="messaging_sends_blast_recipient",
+                fields=["blast", "fingerprint"],
+                condition=Q(blast__isnull=False),
             ),
         ]
         indexes = [

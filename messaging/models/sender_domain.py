@@ -26,7 +26,8 @@ class SenderDomain(models.Model):
         constraints = [
             models.UniqueConstraint(name="messaging_sender_domains_one", fields=["tenant", "domain"]),
             models.CheckConstraint(
-                name="messaging_sender_domains_form", condition=models.Q(domain__regex=DOMAIN_PATTERN.replace(r"\Z", "$"))
+                name="messaging_sender_domains_form",
+                condition=models.Q(domain__regex=DOMAIN_PATTERN.replace(r"\Z", "$")),
             ),
         ]
 

@@ -1,0 +1,270 @@
+"""Every row of the outcome table, against the real ledger and a provider that answers so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+
+from core.models import DeadLetter
+from messaging import outcomes
+from messaging.lifecycle import BatchState, SendStatus
+from messaging.models import Blast, Send, TenantLane
+from messaging.outcomes import BOUND, FIRST, Fate, rule
+from messaging.providers import registry
+from messaging.providers.base import Confirmation, Verdict
+from messaging.providers.resend import ResendAdapter
+from messaging.rails import Channel, Rail
+from tests.factories import make_blast, make_tenant, statuses, submit_some
+from tests.rig import Rig
+
+
+def _attempts() -> list[int]:
+    return sorted(Send.objects.values_list("attempts", flat=True))
+
+
+def test_every_verdict_has_a_row_in_both_tables() -> None:
+    assert set(FIRST) == set(BOUND) == set(Verdict)
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.ACCEPTED, Verdict.KEY_CONFLICT)])
+def test_unknown_binds_whatever_comes_back_later(verdict: Verdict) -> None:
+    ruling = rule(verdict, bound=True, confirmation=Confirmation.IDEMPOTENT)
+    assert (ruling.fate, ruling.state) == (Fate.BOUND, BatchState.UNKNOWN)
+
+
+@pytest.mark.parametrize("confirmation", [Confirmation.VERIFIABLE, Confirmation.AT_MOST_ONCE])
+def test_without_idempotency_an_unknown_answer_is_ambiguous(confirmation: Confirmation) -> None:
+    assert rule(Verdict.UNKNOWN, bound=False, confirmation=confirmation).fate is Fate.AMBIGUOUS
+
+
+def test_accepted(rig: Rig) -> None:
+    sends = submit_some(make_tenant(), 3)
+    recorded = rig.turn()
+    assert recorded is not None
+    assert set(recorded.accepted) == {s.id for s in sends}
+    assert statuses() == {"sent": 3}
+    assert rig.batch().state == BatchState.ACCEPTED
+    assert sorted(rig.accepted_ids()) == sorted(str(s.id) for s in sends)
+    assert set(Send.objects.values_list("provider_id", flat=True)) == {line["id"] for line in rig.sandbox.log()}
+
+
+def test_accepted_in_part_fails_the_named_ones_with_a_dead_letter_each(rig: Rig) -> None:
+    tenant = make_tenant()
+    bad = submit_some(tenant, 1, to="somebody@example.com")[0]
+    submit_some(tenant, 99)
+    rig.turn()
+    assert statuses() == {"sent": 99, "failed": 1}
+    assert rig.batch().state == BatchState.PARTIAL
+    letter = DeadLetter.objects.get()
+    assert (letter.send_id, letter.tenant, letter.batch_id) == (bad.id, tenant, rig.batch().pk)
+    assert "@" not in letter.detail
+
+
+def test_counts_that_differ_are_asked_for_once_more_then_ambiguous(rig: Rig) -> None:
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault("too_few_ids", count=1, missing=1)
+    rig.turn()
+    assert (statuses(), rig.batch().state) == ({"sending": 3}, BatchState.UNKNOWN)
+    rig.sandbox.fault("too_few_ids", count=1, missing=1)
+    rig.lapse_leases()
+    rig.turn()
+    assert (statuses(), rig.batch().state) == ({"ambiguous": 3}, BatchState.AMBIGUOUS)
+    assert not DeadLetter.objects.exists()
+
+
+def test_counts_that_differ_once_are_cleared_up_by_the_replay(rig: Rig) -> None:
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault("too_few_ids", count=1, missing=1)
+    rig.turn()
+    rig.lapse_leases()
+    rig.turn()
+    assert statuses() == {"sent": 3}
+    assert rig.sandbox.stats()["doubles"] == 0
+
+
+@pytest.mark.parametrize("fault", [{"retry_after": 2}, {"retry_after": None}])
+def test_429_drops_nothing_counts_no_attempt_and_blocks_everybody(rig: Rig, fault: dict[str, Any]) -> None:
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault("429", count=1, **fault)
+    rig.turn()
+    assert (statuses(), _attempts(), rig.batch().state) == ({"queued": 3}, [0, 0, 0], BatchState.RATE_LIMITED)
+    assert float(rig.redis.hget(rig.governor.keys[0], "blocked")) > 0
+    rig.unblock()
+    rig.turn()
+    assert (statuses(), _attempts()) == ({"sent": 3}, [1, 1, 1])
+
+
+@pytest.mark.parametrize("fault", ["401", "403_key"])
+def test_a_credential_failure_opens_the_circuit_and_nothing_is_lost(rig: Rig, fault: str) -> None:
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault(fault, count=1)
+    rig.turn()
+    assert (statuses(), _attempts(), rig.circuit()) == ({"queued": 3}, [0, 0, 0], "credential")
+    assert rig.batch().state == BatchState.CREDENTIAL
+    rig.unblock()
+    rig.turn()
+    assert (statuses(), rig.circuit()) == ({"sent": 3}, "")
+
+
+def test_an_unverified_domain_holds_the_lane_that_uses_it_and_nobody_else(rig: Rig) -> None:
+    refused, other = make_tenant("refused"), make_tenant("other")
+    submit_some(refused, 2)
+    submit_some(other, 2)
+    rig.sandbox.fault("403_domain", domain="refused.org")
+    rig.drain()
+    assert statuses(tenant=other) == {"sent": 2}
+    assert (statuses(tenant=refused), _attempts()) == ({"queued": 2}, [0, 0, 1, 1])
+    lane = TenantLane.objects.get(tenant=refused)
+    assert lane.hold_code
+    assert lane.held_until is not None
+    assert rig.circuit() == ""
+
+
+def test_a_held_lane_tries_one_send_when_its_time_has_come_and_goes_on(rig: Rig) -> None:
+    tenant = make_tenant("refused")
+    submit_some(tenant, 5)
+    rig.sandbox.fault("403_domain", domain="refused.org", count=1)
+    rig.turn()
+    assert rig.turn() is None
+    TenantLane.objects.update(held_until="2020-01-01T00:00:00Z")
+    rig.turn()
+    assert (statuses(), TenantLane.objects.get().hold_code) == ({"sent": 1, "queued": 4}, "")
+    rig.drain()
+    assert statuses() == {"sent": 5}
+
+
+def test_a_refused_blast_is_held_on_its_row(rig: Rig) -> None:
+    tenant = make_tenant("refused")
+    make_blast(tenant, 0)
+    blast = Blast.objects.get()
+    sends = submit_some(tenant, 2, category="marketing")
+    Send.objects.filter(pk__in=[s.id for s in sends]).update(blast=blast)
+    Blast.objects.update(has_due=True)
+    rig.sandbox.fault("422", count=1)
+    rig.turn(Rail.MARKETING)
+    blast.refresh_from_db()
+    assert blast.hold_code
+    assert statuses() == {"queued": 2}
+    assert rig.turn(Rail.MARKETING) is None
+
+
+def test_a_whole_batch_refused_is_sorted_by_lane_until_the_culprit_s_lane_is_known(rig: Rig) -> None:
+    culprit, others = make_tenant("culprit"), [make_tenant() for _ in range(3)]
+    submit_some(culprit, 2, subject="POISON")
+    for tenant in others:
+        submit_some(tenant, 2)
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain()
+    assert statuses(tenant=culprit) == {"queued": 2}
+    assert statuses() == {"queued": 2, "sent": 6}
+    assert list(TenantLane.objects.exclude(hold_code="").values_list("tenant__slug", flat=True)) == ["culprit"]
+    assert not DeadLetter.objects.exists()
+    # The others were released by their acceptance and go together again.
+    for tenant in others:
+        submit_some(tenant, 2)
+    rig.turn()
+    assert len(rig.batches()[-1].send_ids) == 6
+
+
+def test_not_sent_is_tried_again_later_and_counts_as_an_attempt(rig: Rig) -> None:
+    submit_some(make_tenant(), 2)
+    _point_at_a_closed_port()
+    rig.turn()
+    assert (statuses(), _attempts(), rig.batch().state) == ({"scheduled": 2}, [1, 1], BatchState.NOT_SENT)
+    assert rig.sandbox.stats()["requests_received"] == 0
+
+
+def test_attempts_exhausted_fail_with_a_dead_letter(rig: Rig) -> None:
+    send = submit_some(make_tenant(), 1)[0]
+    Send.objects.update(attempts=outcomes.MAX_ATTEMPTS - 1)
+    _point_at_a_closed_port()
+    rig.turn()
+    assert statuses() == {"failed": 1}
+    assert (DeadLetter.objects.get().send_id, DeadLetter.objects.get().reason) == (send.id, "attempts_exhausted")
+
+
+def test_three_batches_not_sent_in_a_row_open_the_circuit_and_then_no_attempt_counts(rig: Rig) -> None:
+    _point_at_a_closed_port()
+    tenant = make_tenant()
+    for expected in ("", "", "unreachable"):
+        submit_some(tenant, 1)
+        rig.turn()
+        assert rig.circuit() == expected
+    Send.objects.update(status=SendStatus.QUEUED, attempts=0)
+    rig.unblock()
+    rig.turn()
+    assert (set(_attempts()), rig.circuit()) == ({0}, "unreachable")
+
+
+def _point_at_a_closed_port() -> None:
+    registry.adapters()[Channel.EMAIL] = ResendAdapter(api_key="re_sandbox", base_url="http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "values"),
+    [
+        ("500", {}),
+        ("500", {"accept": True}),
+        ("503", {}),
+        ("cut_body", {}),
+        ("drop_after_accept", {}),
+        ("drop_after_accept", {"reset": True}),
+        ("drop_before", {}),
+        ("concurrent_409", {}),
+    ],
+)
+def test_unknown_stays_bound_and_is_repeated_with_the_same_bytes_and_key(
+    rig: Rig, fault: str, values: dict[str, Any]
+) -> None:
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault(fault, count=1, **values)
+    rig.turn()
+    first = rig.batch()
+    assert (statuses(), first.state) == ({"sending": 3}, BatchState.UNKNOWN)
+    assert rig.turn() is None  # not before its time
+    rig.lapse_leases()
+    rig.turn()
+    again = rig.batch()
+    assert (statuses(), again.state, again.attempts) == ({"sent": 3}, BatchState.ACCEPTED, 2)
+    assert (again.digest, again.idempotency_key, again.send_ids) == (
+        first.digest,
+        first.idempotency_key,
+        first.send_ids,
+    )
+    assert (rig.sandbox.stats()["emails_accepted"], rig.sandbox.stats()["doubles"]) == (3, 0)
+
+
+@pytest.mark.parametrize("fault", ["429", "401", "422", "500", "concurrent_409", "403_key"])
+def test_a_bound_batch_leaves_its_sends_bound_whatever_is_answered(rig: Rig, fault: str) -> None:
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault("drop_after_accept", count=1)
+    rig.turn()
+    rig.sandbox.fault(fault, count=1)
+    rig.lapse_leases()
+    rig.turn()
+    assert (statuses(), rig.batch().state) == ({"sending": 3}, BatchState.UNKNOWN)
+    rig.lapse_leases()
+    rig.unblock()
+    rig.turn()
+    assert (statuses(), rig.sandbox.stats()["doubles"]) == ({"sent": 3}, 0)
+
+
+def test_a_key_used_with_another_payload_is_ambiguous_and_never_gets_a_new_key(rig: Rig) -> None:
+    submit_some(make_tenant(), 2)
+    rig.sandbox.fault("drop_after_accept", count=1)
+    rig.turn()
+    # The provider remembers other bytes under this key.
+    batch = rig.batch()
+    rig.sandbox.reset()
+    requests.post(
+        f"{rig.sandbox.url}/emails/batch",
+        headers={"Authorization": "Bearer re_sandbox", "User-Agent": "t", "Idempotency-Key": batch.idempotency_key},
+        json=[{"from": "a@b.org", "to": ["c@d.org"], "subject": "x", "text": "y"}],
+        timeout=5,
+    ).raise_for_status()
+    rig.lapse_leases()
+    rig.turn()
+    assert (statuses(), rig.batch().state) == ({"ambiguous": 2}, BatchState.AMBIGUOUS)
+    assert len(rig.batches()) == 1

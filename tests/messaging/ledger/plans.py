@@ -1,0 +1,74 @@
+"""The plan that the server really uses for a prepared statement: the generic one, executed, with its buffers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from psycopg import sql
+
+
+@dataclass(frozen=True)
+class Plan:
+    root: Mapping[str, Any]
+
+    def nodes(self) -> Iterator[Mapping[str, Any]]:
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack += node.get("Plans", [])
+
+    @property
+    def buffers(self) -> int:
+        """Pages touched, in memory or not."""
+        return int(self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"])
+
+    def offences(self) -> list[str]:
+        """Ways of reading the ledger whose cost grows with it, where they really ran."""
+        return [
+            f"{node['Node Type']} on {node['Relation Name']}"
+            for node in self.nodes()
+            if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")
+            and node["Relation Name"] in ("messaging_sends", "messaging_batches", "core_processed_jobs")
+            and node["Actual Loops"] > 0
+        ] + [
+            node["Node Type"]
+            for node in self.nodes()
+            if node["Node Type"] in ("Hash Join", "Merge Join") and _reads_sends(node) and node["Actual Loops"] > 0
+        ]
+
+
+def _reads_sends(node: Mapping[str, Any]) -> bool:
+    return node.get("Relation Name") == "messaging_sends" or any(_reads_sends(child) for child in node.get("Plans", []))
+
+
+def generic_plan(statement: str, parameters: Mapping[str, Any]) -> Plan:
+    """EXPLAIN ANALYZE of the generic plan of `statement`. It runs: do it in a transaction that is rolled back."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    prepared = re.sub(r"%\((\w+)\)s", number, statement).replace("%%", "%")
+    connection.ensure_connection()
+    raw = connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute(f"PREPARE under_test AS {prepared}")
+        try:
+            arguments = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in names)
+            cursor.execute(
+                sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE under_test ({})").format(arguments)
+            )
+            found = cursor.fetchone()[0]
+        finally:
+            cursor.execute("DEALLOCATE under_test")
+    plan = json.loads(found) if isinstance(found, str) else found
+    return Plan(plan[0]["Plan"])
