@@ -1,12 +1,14 @@
 """Submit: from a caller's words to rows of the ledger, and a ticket after the commit.
 
 `submit` and `submit_many` join the transaction they are called in: nothing is sent before the caller's own commit, and
-nothing is left behind by its rollback. Everything is validated before the first row is written.
+nothing is left behind by its rollback. Everything is validated before the first row is written, except what depends on
+the hour: a request that was made before is answered as it was then, also when it would come too late today.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,7 +26,7 @@ from messaging import buckets, idempotency
 from messaging.addresses import Address, parse_address
 from messaging.content import Document, compile_document, validate_variables
 from messaging.contents import store_contents
-from messaging.errors import Forbidden, InvalidInput, Unavailable
+from messaging.errors import Forbidden, InvalidInput, TooLarge, Unavailable
 from messaging.ledger.insert import NewSend, insert_sends
 from messaging.lifecycle import SendStatus
 from messaging.providers.registry import adapter_for
@@ -39,9 +41,9 @@ MAX_AHEAD = timedelta(days=365)
 MAX_MANY = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SendRequest:
-    """What a caller says. Values are as they came (any type): `submit` checks them."""
+    """What a caller says. Values are as they came (any type): `submit` checks them. Its `repr` shows none of them."""
 
     to: object
     from_: object
@@ -60,8 +62,15 @@ class SendRequest:
 
     def digest(self) -> bytes:
         """Equal for equal requests. The idempotency key is what they are compared under, not part of it."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "idempotency_key"}
-        return keyed_digest(canonical_json({k: str(v) if isinstance(v, datetime) else v for k, v in values.items()}))
+        values = {name: _plain(getattr(self, name)) for name in self.__slots__ if name != "idempotency_key"}
+        return keyed_digest(canonical_json(values))
+
+
+def _plain(value: object) -> object:
+    """The few values that a valid request may hold and JSON does not know."""
+    if isinstance(value, datetime):
+        return str(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +183,22 @@ def submit_many(tenant: Tenant, requests: Iterable[SendRequest | Mapping[str, An
     now = timezone.now()
     valid: list[_Valid] = []
     for i, request in enumerate(given):
-        try:
+        with _named(i, len(given)):
             valid.append(_validate(request, now))
-        except InvalidInput as error:
-            if len(given) > 1:
-                error.field = f"[{i}].{error.field}" if error.field else f"[{i}]"
-            raise
     require_sender_domains(tenant.pk, {v.document.sender_domain for v in valid})
     with transaction.atomic():
-        return _store(tenant.pk, valid)
+        return _store(tenant.pk, valid, now)
+
+
+@contextmanager
+def _named(i: int, count: int) -> Iterator[None]:
+    """The error of one among many says which one."""
+    try:
+        yield
+    except (InvalidInput, TooLarge) as error:
+        if count > 1:
+            error.field = f"[{i}].{error.field}" if error.field else f"[{i}]"
+        raise
 
 
 def _as_request(request: SendRequest | Mapping[str, Any]) -> SendRequest:
@@ -209,22 +225,14 @@ def _validate(request: SendRequest, now: datetime) -> _Valid:
     variables = validate_variables({} if request.variables is None else request.variables)
     # Rendered once now, so that the caller hears of a bad template and not a log file.
     compile_document(document).check(variables, now)
-    not_before = parse_time(request.not_before, "not_before")
-    expires_at = parse_time(request.expires_at, "expires_at")
-    if not_before and not_before > now + MAX_AHEAD:
-        raise InvalidInput("too_far_ahead", "not_before may be at most 365 days ahead.", field="not_before")
-    if expires_at and expires_at <= max(now, not_before or now):
-        raise InvalidInput(
-            "expires_too_early", "expires_at must be later than now and than not_before.", field="expires_at"
-        )
     return _Valid(
         channel=channel,
         category=category,
         to=parse_address(request.to, "to"),
         document=document,
         variables=variables,
-        not_before=not_before,
-        expires_at=expires_at,
+        not_before=parse_time(request.not_before, "not_before"),
+        expires_at=parse_time(request.expires_at, "expires_at"),
         key=idempotency.parse_key(request.idempotency_key),
         digest=request.digest() if request.idempotency_key is not None else b"",
     )
@@ -272,11 +280,23 @@ def parse_time(raw: object, field: str) -> datetime | None:
     return value
 
 
-def _store(tenant_id: int, valid: Sequence[_Valid]) -> list[Submitted]:
+def _check_times(not_before: datetime | None, expires_at: datetime | None, now: datetime) -> None:
+    if not_before and not_before > now + MAX_AHEAD:
+        raise InvalidInput("too_far_ahead", "not_before may be at most 365 days ahead.", field="not_before")
+    if expires_at and expires_at <= max(now, not_before or now):
+        raise InvalidInput(
+            "expires_too_early", "expires_at must be later than now and than not_before.", field="expires_at"
+        )
+
+
+def _store(tenant_id: int, valid: Sequence[_Valid], now: datetime) -> list[Submitted]:
     ids = [new_id() for _ in valid]
     keys = {i: idempotency.Claim(v.key, v.digest) for i, v in enumerate(valid) if v.key is not None}
     earlier = idempotency.claim_keys(tenant_id, "sends", keys)
     fresh = [i for i in range(len(valid)) if i not in earlier]
+    for i in fresh:
+        with _named(i, len(valid)):
+            _check_times(valid[i].not_before, valid[i].expires_at, now)
     content_ids = store_contents(tenant_id, [valid[i].document for i in fresh])
     rows = [
         NewSend(
