@@ -192,7 +192,7 @@ def test_a_cancel_while_the_request_is_out_catches_what_comes_back(rig: Rig) -> 
     """Cancel racing with a 429: the sends are not queued again into a lane that is gone."""
     tenant = make_tenant()
     blast = _into_blast(tenant, 3)
-    line, grant, bound = _claimed(rig, Rail.MARKETING)
+    line, _, bound = _claimed(rig, Rail.MARKETING)
     cancel_blast(blast.pk)
     answer = Answer(Verdict.RATE_LIMITED, 429, "rate_limit_exceeded")
     ruling = outcomes.FIRST[Verdict.RATE_LIMITED]
@@ -277,7 +277,7 @@ def test_a_worker_that_vanished_after_its_commit_is_made_good(rig: Rig) -> None:
 
 def test_a_worker_that_vanished_after_the_request_sends_nothing_twice(rig: Rig) -> None:
     submit_some(make_tenant(), 3)
-    line, grant, bound = _claimed(rig)
+    line, _, bound = _claimed(rig)
     turn._call(line.adapter, bound, _now())
     rig.lapse_leases()
     rig.turn()
@@ -288,7 +288,7 @@ def test_a_worker_that_vanished_after_the_request_sends_nothing_twice(rig: Rig) 
 def test_a_fenced_out_worker_may_still_bring_an_acceptance(rig: Rig) -> None:
     """Its lease ran out, another took the batch over and heard nothing: the acceptance is a fact all the same."""
     submit_some(make_tenant(), 3)
-    line, grant, bound = _claimed(rig)
+    line, _, bound = _claimed(rig)
     answer = turn._call(line.adapter, bound, _now())
     rig.lapse_leases()
     rig.sandbox.fault("500", count=1)
@@ -306,7 +306,7 @@ def test_a_fenced_out_worker_may_still_bring_an_acceptance(rig: Rig) -> None:
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.ACCEPTED])
 def test_a_fenced_out_worker_changes_nothing_else(rig: Rig, verdict: Verdict) -> None:
     submit_some(make_tenant(), 3)
-    line, grant, bound = _claimed(rig)
+    line, _, bound = _claimed(rig)
     rig.lapse_leases()
     rig.sandbox.fault("500", count=1)
     rig.turn()
@@ -364,7 +364,7 @@ def test_a_replay_renders_from_the_ledger_alone(rig: Rig) -> None:
 
 def test_a_request_that_could_outlive_its_lease_is_not_started(rig: Rig) -> None:
     submit_some(make_tenant(), 2)
-    line, grant, bound = _claimed(rig)
+    line, _, bound = _claimed(rig)
     answer = turn._call(line.adapter, bound, _now() - 20)
     assert (answer.verdict, rig.sandbox.stats()["requests_received"]) == (Verdict.NOT_SENT, 0)
 
