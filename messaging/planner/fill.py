@@ -12,7 +12,7 @@ from django.db import transaction
 from messaging.errors import Conflict
 from messaging.planner.encode import Chunk, Encoder
 from messaging.planner.rows import Row, chunks
-from messaging.planner.store import Counts, all_known, lock_planning, write_chunk
+from messaging.planner.store import Counts, has_all_of, lock_planning, write_chunk
 
 
 def fill(blast_id: UUID, rows: Iterator[Row], encoder: Encoder, tell: Callable[[Counts], None]) -> Counts:
@@ -29,7 +29,7 @@ def fill(blast_id: UUID, rows: Iterator[Row], encoder: Encoder, tell: Callable[[
         counts = lock_planning(blast_id)
     tell(counts)
     with ThreadPoolExecutor(1, "planner-encode") as pool:
-        _skip(blast_id, counts.rows, _encoded(pool, encoder, itertools.islice(rows, counts.rows)))
+        _skip(blast_id, counts, _encoded(pool, encoder, itertools.islice(rows, counts.rows)))
         for chunk in _encoded(pool, encoder, rows):
             counts = write_chunk(blast_id, counts, chunk)
             tell(counts)
@@ -48,18 +48,19 @@ def _encoded(pool: ThreadPoolExecutor, encoder: Encoder, rows: Iterable[Row]) ->
         yield ahead.result()
 
 
-def _skip(blast_id: UUID, count: int, encoded: Iterable[Chunk]) -> None:
-    """Make sure that the first `count` rows are the ones that the blast was made from.
+def _skip(blast_id: UUID, counts: Counts, encoded: Iterable[Chunk]) -> None:
+    """Make sure that the rows read before are the ones that the blast was made from.
 
-    Skipping rows of another list would leave people out without a word. Who was in the list then is in the blast now;
-    that is compared. Values of variables are not.
+    Skipping rows of another list would leave people out without a word. Recipients and rejected lines are compared,
+    values of variables are not.
     """
-    seen = 0
+    rows = rejected = 0
     for chunk in encoded:
-        if not all_known(blast_id, chunk.fingerprints):
+        if not has_all_of(blast_id, chunk):
             raise _other_list()
-        seen += chunk.rows
-    if seen != count:
+        rows += chunk.rows
+        rejected += len(chunk.rejects)
+    if (rows, rejected) != (counts.rows, counts.rejected):
         raise _other_list()
 
 

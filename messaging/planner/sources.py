@@ -64,6 +64,8 @@ class MappingSource:
     def __init__(self, recipients: Iterable[object]) -> None:
         rest = iter(recipients)
         ahead = list(itertools.islice(rest, _LOOK_AHEAD))
+        if not ahead:
+            raise self.nothing()
         self._items = itertools.chain(ahead, rest)
         self.names = frozenset(name for item in ahead for name in _names(item))
         self.total = len(recipients) if isinstance(recipients, list | tuple) else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
 from uuid import UUID
 
 import psycopg
@@ -70,9 +69,10 @@ UPDATE messaging_blasts SET rows_read = %(rows)s, planned = %(planned)s, duplica
 WHERE id = %(blast)s
 """
 
-_KNOWN = (
-    "SELECT count(*) FROM messaging_sends WHERE blast_id = %(blast)s AND fingerprint = ANY(%(fingerprints)s::bytea[])"
-)
+_KNOWN = """
+SELECT (SELECT count(*) FROM messaging_sends WHERE blast_id = %(blast)s AND fingerprint = ANY(%(fingerprints)s::bytea[])),
+       (SELECT count(*) FROM messaging_blast_rejects WHERE blast_id = %(blast)s AND line = ANY(%(lines)s::bigint[]))
+"""
 
 
 def lock_planning(blast_id: UUID) -> Counts:
@@ -123,13 +123,13 @@ def write_chunk(blast_id: UUID, before: Counts, chunk: Chunk) -> Counts:
     return after
 
 
-def all_known(blast_id: UUID, fingerprints: Collection[bytes]) -> bool:
-    """Whether the blast has a send for each of `fingerprints`."""
-    distinct = sorted(set(fingerprints))
+def has_all_of(blast_id: UUID, chunk: Chunk) -> bool:
+    """Whether the blast has a send for every good row of `chunk`, and has rejected the lines of the others."""
+    distinct = sorted(set(chunk.fingerprints))
+    lines = [reject.line for reject in chunk.rejects]
     with ledger_cursor() as cursor:
-        found = cursor.one(_KNOWN, {"blast": blast_id, "fingerprints": distinct})
-    assert found is not None
-    return cast("int", found[0]) == len(distinct)
+        found = cursor.one(_KNOWN, {"blast": blast_id, "fingerprints": distinct, "lines": lines})
+    return found == (len(distinct), len(lines))
 
 
 def _insert(blast_id: UUID, chunk: Chunk) -> int:
