@@ -1,0 +1,154 @@
+"""Pausing, resuming and cancelling lanes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection, transaction
+
+from core.ids import new_id
+from messaging import lanes
+from messaging.errors import Conflict, NotFound
+from messaging.ledger.claim import Take, lock_lanes, take
+from messaging.lifecycle import BlastState
+from messaging.models import Blast, Send, TenantLane
+from messaging.rails import Channel, Rail
+from tests.factories import insert_raw, make_blast, make_tenant
+
+STEPS: dict[str, Callable[..., Blast]] = {
+    "pause": lanes.pause_blast,
+    "resume": lanes.resume_blast,
+    "cancel": lanes.cancel_blast,
+}
+#: What each does to a blast in each state; what is not here is a Conflict.
+TARGETS = {
+    ("pause", "running"): "paused",
+    ("pause", "paused"): "paused",
+    ("resume", "paused"): "running",
+    ("resume", "running"): "running",
+    ("cancel", "planning"): "cancelled",
+    ("cancel", "running"): "cancelled",
+    ("cancel", "paused"): "cancelled",
+    ("cancel", "cancelled"): "cancelled",
+}
+
+
+@pytest.fixture
+def tickets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Channel, Rail]]:
+    sent: list[tuple[Channel, Rail]] = []
+    monkeypatch.setattr(lanes, "send_ticket", lambda channel, rail: sent.append((channel, rail)))
+    return sent
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", [state.value for state in BlastState])
+@pytest.mark.parametrize("step", STEPS)
+def test_steps_of_a_blast(step: str, state: str) -> None:
+    blast = make_blast(make_tenant(), 2, state=state)
+    target = TARGETS.get((step, state))
+    if target is None:
+        with pytest.raises(Conflict) as caught:
+            STEPS[step](blast.pk)
+        assert caught.value.code == "blast_state"
+    else:
+        assert STEPS[step](blast.pk).state == target
+    blast.refresh_from_db()
+    assert blast.state == (target or state)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("step", STEPS)
+def test_blast_of_another_tenant_is_not_found(step: str) -> None:
+    blast = make_blast(make_tenant(), 1)
+    for args in ((blast.pk, make_tenant().pk), (uuid4(), blast.tenant_id)):
+        with pytest.raises(NotFound):
+            STEPS[step](args[0], tenant_id=args[1])
+    assert Blast.objects.get().state == BlastState.RUNNING
+
+
+@pytest.mark.django_db
+def test_resume_makes_due_what_is_queued(
+    tickets: list[tuple[Channel, Rail]], django_capture_on_commit_callbacks: Any
+) -> None:
+    blast = make_blast(make_tenant(), 3, state="paused")
+    first = Send.objects.order_by("id").values_list("id", flat=True)[0]
+    with django_capture_on_commit_callbacks(execute=True):
+        resumed = lanes.resume_blast(blast.pk, tenant_id=blast.tenant_id)
+    assert (resumed.has_due, resumed.low) == (True, first)
+    assert tickets == [(Channel.EMAIL, Rail.MARKETING)]
+
+
+@pytest.mark.django_db
+def test_resume_with_nothing_queued(
+    tickets: list[tuple[Channel, Rail]], django_capture_on_commit_callbacks: Any
+) -> None:
+    blast = make_blast(make_tenant(), 1, state="paused")
+    Send.objects.update(status="scheduled")
+    with django_capture_on_commit_callbacks(execute=True):
+        assert lanes.resume_blast(blast.pk).has_due is False
+    assert tickets == []
+
+
+@pytest.mark.django_db
+def test_tenant_lane(tickets: list[tuple[Channel, Rail]], django_capture_on_commit_callbacks: Any) -> None:
+    tenant = make_tenant()
+    held = TenantLane.objects.create(tenant=tenant, channel="email", rail="marketing", isolated=True)
+    with django_capture_on_commit_callbacks(execute=True):
+        for _ in range(2):
+            lanes.pause_tenant_lane(tenant, Channel.EMAIL, Rail.TRANSACTIONAL)
+            lanes.pause_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING)
+    assert tickets == []
+    assert set(TenantLane.objects.values_list("rail", "paused")) == {("transactional", True), ("marketing", True)}
+    with django_capture_on_commit_callbacks(execute=True):
+        lanes.resume_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING)
+    assert tickets == [(Channel.EMAIL, Rail.MARKETING)]
+    held.refresh_from_db()
+    assert (held.paused, held.isolated) == (False, True)  # what the dispatcher wrote is not touched
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("lane", ["blast", "tenant"])
+def test_when_pause_has_returned_no_claim_takes_from_the_lane(lane: str) -> None:
+    """A claim that holds the lane is waited for; one that comes later gets nothing."""
+    tenant = make_tenant()
+    blast = make_blast(tenant, 10) if lane == "blast" else None
+    if blast is None:
+        insert_raw(tenant, 10)
+    held, paused, events = threading.Event(), threading.Event(), []
+
+    def pause() -> None:
+        held.wait()
+        if blast is not None:
+            lanes.pause_blast(blast.pk)
+        else:
+            lanes.pause_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING)
+        events.append("paused")
+        paused.set()
+        connection.close()
+
+    def claim(then: Callable[[], None]) -> int:
+        takes = [Take(tenant=tenant.pk, priority=2, blast=blast.pk if blast else None, sends=3)]
+        with transaction.atomic():
+            lock_lanes(takes)
+            bound, _ = take(Channel.EMAIL, Rail.MARKETING, 2, new_id(), takes)
+            then()
+        return len(bound)
+
+    def while_held() -> None:
+        held.set()
+        assert not paused.wait(0.3)  # it waits for this claim
+        events.append("claimed")
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    try:
+        assert claim(while_held) == 3
+    finally:
+        held.set()
+        thread.join()
+    assert events == ["claimed", "paused"]
+    assert claim(lambda: None) == 0
