@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from core import queues
+from messaging import buckets
+from tests.messaging.tenant_rig import Speaker, ensure_bucket, make_tenant
+
+
+@pytest.fixture
+def speaker(db: None) -> Iterator[Speaker]:
+    """A tenant with a key, a sender domain and a provider that has its bucket."""
+    ensure_bucket()
+    queues.breaker.reset()
+    yield Speaker.of(make_tenant())
+    buckets.forget()
