@@ -148,7 +148,7 @@ class Process:
         """SIGCONT to the group."""
         self._signal_group(signal.SIGCONT)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """A signal to the process that was started, and not to its group."""
         if self._popen is not None:
             self._popen.send_signal(number)
@@ -158,7 +158,7 @@ class Process:
         self._wanted = False
         if not self._asked:
             self._asked = True
-            self.signal(signal.SIGTERM)
+            self.send_signal(signal.SIGTERM)
             self._signal_group(signal.SIGCONT)  # a paused process would not hear of it
 
     def terminate(self, seconds: float | None = None) -> int:

@@ -159,9 +159,9 @@ class Stack:
         self._by_rail[rail].append(process)
         return process
 
-    def manage(self, *arguments: str, capture: bool = True) -> str:
+    def manage(self, *arguments: str, capture: bool = True, env: Mapping[str, str] | None = None) -> str:
         """`manage.py …` in this stack; its output, or (without `capture`) on the terminal. Raises CommandFailed."""
-        return self.supervisor.run([sys.executable, "manage.py", *arguments], capture=capture)
+        return self.supervisor.run([sys.executable, "manage.py", *arguments], capture=capture, env=env)
 
     def python(self, *arguments: str) -> str:
         """`python …` in this stack, from the checkout; its output. Raises CommandFailed."""
@@ -286,10 +286,14 @@ def url_of(database: Mapping[str, Any]) -> str:
 
 
 def _base_env() -> dict[str, str]:
-    foreign = ("DJANGO_SETTINGS_MODULE", "EMBEDDED_CONTROL", "DATABASE_URL", "REDIS_URL", "TEST_DATABASE_NAME")
+    foreign = {"EMBEDDED_CONTROL", "DATABASE_URL", "REDIS_URL", "TEST_DATABASE_NAME", "GUNICORN_CMD_ARGS"}
     env = {name: value for name, value in os.environ.items() if name not in foreign and not name.startswith("PYTEST_")}
-    # Buffered lines would be missing from the log when they are needed: after a kill.
-    return env | {"DJANGO_SETTINGS_MODULE": "devtools.stack_settings", "PYTHONUNBUFFERED": "1", "LOG_FORMAT": "text"}
+    return env | {
+        "DJANGO_SETTINGS_MODULE": "devtools.stack_settings",
+        "LOG_LEVEL": "INFO",  # the lines that say that a process is ready
+        "LOG_FORMAT": "text",
+        "PYTHONUNBUFFERED": "1",  # buffered lines would be missing when they are needed: after a kill
+    }
 
 
 def _production() -> dict[str, str]:

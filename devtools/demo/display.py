@@ -1,0 +1,168 @@
+"""What the person at the terminal sees: steps, a live view (or plain lines where there is no terminal), a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from devtools.demo.figures import Figures, Latency
+from devtools.demo.tenants import TENANTS
+
+#: Seconds between two lines where nothing can be redrawn.
+_LINE_SECONDS = 5.0
+_BAR_WIDTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How it stands. Rates are of the last few seconds."""
+
+    elapsed: float
+    blast_sent: int
+    blast_total: int
+    emails_per_second: float
+    otp_sent: int
+    otp_accepted: int
+    otp_p95: float | None
+    requests_per_second: float
+    limit: int
+    too_many: int
+
+
+def line(p: Progress) -> str:
+    return (
+        f"{p.elapsed:5.0f} s  blast {p.blast_sent:,}/{p.blast_total:,} ({p.emails_per_second:,.0f}/s)"
+        f"  codes {p.otp_accepted}/{p.otp_sent} p95 {_ms(p.otp_p95)}"
+        f"  {p.requests_per_second:.1f}/{p.limit} req/s  429s {p.too_many}"
+    )
+
+
+def panel(p: Progress) -> Panel:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column()
+    grid.add_row("elapsed", f"{p.elapsed:.0f} s")
+    grid.add_row("blast", f"{p.blast_sent:,} of {p.blast_total:,}, {p.emails_per_second:,.0f} e-mails/s")
+    grid.add_row("", ProgressBar(total=max(1, p.blast_total), completed=p.blast_sent, width=_BAR_WIDTH))
+    grid.add_row("login codes", f"{p.otp_sent} sent, {p.otp_accepted} accepted")
+    grid.add_row("their p95", _ms(p.otp_p95))
+    grid.add_row("provider", f"{p.requests_per_second:.1f} requests/s of {p.limit}")
+    grid.add_row("429s", str(p.too_many))
+    return Panel(grid, title="blast and login codes", title_align="left", expand=False)
+
+
+class Display:
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def say(self, text: str = "") -> None:
+        # Wrapped on a terminal; whole lines in a file or a CI log.
+        self.console.print(text, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """One step of the set-up, with the time that it took."""
+        started = time.monotonic()
+        if not self.console.is_terminal:
+            yield
+        else:
+            with self.console.status(f"{what} …"):
+                yield
+        self.say(f"{what}: {time.monotonic() - started:.1f} s")
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[Progress], None]]:
+        """A function that shows how it stands, to be called a few times a second."""
+        if not self.console.is_terminal:
+            yield _Lines(self)
+            return
+        with Live(console=self.console, auto_refresh=False, transient=True) as live:
+            yield lambda progress: live.update(panel(progress), refresh=True)
+
+    def report(self, figures: Figures, failed: list[str], limit: int) -> None:
+        self.say()
+        self.console.print(_latencies(figures))
+        self.console.print(_rest(figures, limit))
+        self.say()
+        if failed:
+            for sentence in failed:
+                self.console.print(Text(f"FAILED: {sentence}", style="bold red"))
+            return
+        self._explain(figures, limit)
+
+    def _explain(self, figures: Figures, limit: int) -> None:
+        everybody = figures.otp["all"]
+        self.say(
+            f"Shown: while one tenant's {figures.recipients:,} e-mails filled a provider that takes {limit} requests a second,"
+            f" {everybody.count} login codes of two tenants were accepted within {_ms(everybody.p99)} (99 of 100), and the"
+            f" blast got {figures.share:.0%} of the requests that they left. Nothing was lost, nothing was sent twice."
+        )
+        self.say(
+            'Next: a larger list, ARGS="--recipients 100000"; another provider limit, ARGS="--rate 50"; all processes on'
+            " this machine for your own requests, make dev."
+        )
+
+
+class _Lines:
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._last = float("-inf")
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._last >= _LINE_SECONDS:
+            self._last = time.monotonic()
+            self._display.say(line(progress))
+
+
+def _latencies(figures: Figures) -> Table:
+    table = Table(title="Login codes, submit → accepted by the provider", title_justify="left", title_style="bold")
+    table.add_column("tenant")
+    for name in ("codes", "p50", "p95", "p99", "max"):
+        table.add_column(name, justify="right")
+    tenants: Mapping[str, str] = {**TENANTS, "all": "both"}
+    roles = dict(zip(TENANTS, ("blasts too", "codes only"), strict=True))
+    for slug, name in tenants.items():
+        if found := figures.otp.get(slug):
+            table.add_row(f"{name} ({roles[slug]})" if slug in roles else name, *_cells(found))
+    return table
+
+
+def _rest(figures: Figures, limit: int) -> Table:
+    f = figures
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("blast", f"{f.blast_sent:,} of {f.recipients:,} e-mails in {f.elapsed:.1f} s")
+    table.add_row(
+        "left over", f"{limit} requests/s × {f.elapsed:.1f} s − {f.otp_requests} for codes = {f.left_over:.0f} requests"
+    )
+    table.add_row("the blast took", f"{f.blast_requests} of them, {f.share:.1%}")
+    table.add_row(
+        "in e-mails", f"{f.emails_per_second:,.0f}/s of {f.left_over_emails_per_second:,.0f}/s that were left over"
+    )
+    table.add_row("batch fill", f"{f.fill:.1f} of 100")
+    table.add_row("429s", f"{f.too_many} of {f.requests} requests")
+    table.add_row("tokens spent", f"{f.tokens} for {f.requests} requests at the provider")
+    table.add_row("lost, doubled", f"{f.lost}, {f.doubled}")
+    table.add_row("refused, failed", f"{f.refused}, {f.failed}")
+    table.add_row("on the wrong rail", str(f.wrong_rail))
+    if f.post:
+        table.add_row("POST answered in", f"p50 {_ms(f.post.p50)}, p99 {_ms(f.post.p99)}")
+    return table
+
+
+def _cells(found: Latency) -> list[str]:
+    return [f"{found.count:,}", _ms(found.p50), _ms(found.p95), _ms(found.p99), _ms(found.max)]
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1000:,.0f} ms"

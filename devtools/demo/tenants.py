@@ -1,0 +1,44 @@
+"""Two tenants with a sender domain and an API key, and a provider limit: the demo's starting point.
+
+Run as `python -m devtools.demo.tenants RATE` in the environment of the demo's stack, because it needs Django and the
+demo's own process must not load the settings of another database. Prints `{slug: api key}` as JSON, into a pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+#: Tenant A blasts and sends login codes, tenant B sends login codes.
+TENANTS = {"acme": "Acme", "bistro": "Bistro"}
+
+
+def sender(slug: str) -> str:
+    """Whom the tenant sends as. `.example` is reserved: nobody is written to, whatever happens."""
+    return f"{TENANTS[slug]} <hello@{slug}.example>"
+
+
+def set_up(rate: int) -> dict[str, str]:
+    from core.models import ApiKey, Tenant
+    from messaging.models import RateLimitBucket, SenderDomain
+
+    # The rule for a limit of n requests/s; a tenant may use all of it, or `--rate` above 10 would change nothing.
+    RateLimitBucket.objects.filter(provider="resend", scope="global", unit="request").update(
+        capacity=1 + 0.02 * rate, refill_per_second=0.98 * rate
+    )
+    RateLimitBucket.objects.filter(provider="resend", scope="tenant", tenant=None).update(
+        capacity=max(1000, 100 * rate), refill_per_second=max(1000, 100 * rate)
+    )
+    keys: dict[str, str] = {}
+    for slug, name in TENANTS.items():
+        tenant = Tenant.objects.create(slug=slug, name=name)
+        SenderDomain.objects.create(tenant=tenant, domain=f"{slug}.example")
+        _, keys[slug] = ApiKey.issue(tenant, "demo")
+    return keys
+
+
+if __name__ == "__main__":
+    import django
+
+    django.setup()
+    print(json.dumps(set_up(int(sys.argv[1]))))
