@@ -10,6 +10,7 @@ from django.conf import settings
 from redis import Redis
 
 from devtools.sandbox.process import Sandbox
+from tests.rig import Rig, rigged
 
 
 @pytest.fixture
@@ -38,3 +39,10 @@ def start() -> Iterator[Callable[..., Sandbox]]:
     """Starts a sandbox with other flags, which ends with the test."""
     with ExitStack() as stack:
         yield lambda *flags: stack.enter_context(Sandbox(*flags))
+
+
+@pytest.fixture
+def rig(transactional_db: None, redis: Redis, sandbox: Sandbox) -> Iterator[Rig]:
+    """The dispatcher in this process, with the sandbox as its provider."""
+    with rigged(sandbox, redis) as rig:
+        yield rig

@@ -19,6 +19,9 @@ from messaging.ledger.lanes import LaneKey
 from messaging.providers.base import Adapter
 from messaging.rails import PRIORITIES, Channel, Rail
 
+#: Seconds until a provider without a bucket is looked at again: long enough to end the ticket, not to wait in a thread.
+NO_BUCKET_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -90,7 +93,7 @@ def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, m
     """A grant, or when to look again, or None: nothing is due (or nobody may be sent for)."""
     limits = buckets.limits_of(adapter.name)
     if limits is None:
-        return Later(buckets.TTL, "no_bucket", new_work_helps=False)
+        return Later(NO_BUCKET_SECONDS, "no_bucket", new_work_helps=False)
     later: list[Later] = []
     found = _replay(governor, channel, rail, limits)
     if isinstance(found, Grant):

@@ -1,0 +1,36 @@
+"""Invariant 7: live counters only in Redis; configuration only in `messaging_rate_limit_buckets`."""
+
+from __future__ import annotations
+
+from django.apps import apps
+from django.db.models import Model
+
+from messaging.models import RateLimitBucket
+from messaging.rails import Rail
+from tests.factories import make_tenant, submit_some
+from tests.rig import Rig, seed_buckets
+
+
+def test_sending_changes_no_bucket_row(rig: Rig) -> None:
+    before = list(RateLimitBucket.objects.values())
+    submit_some(make_tenant(), 300, category="marketing")
+    rig.drain(Rail.MARKETING)
+    assert list(RateLimitBucket.objects.values()) == before
+
+
+def test_no_table_has_a_column_for_a_level_of_tokens() -> None:
+    models: list[type[Model]] = [m for app in ("core", "messaging") for m in apps.get_app_config(app).get_models()]
+    names = {column.name for model in models for column in model._meta.local_fields}
+    assert not any("token" in name or "remaining" in name or "available" in name for name in names)
+
+
+def test_redis_holds_levels_and_no_limit(rig: Rig) -> None:
+    """Capacity, refill and reserve come with each call: a change acts at the next one, and a flush forgets none."""
+    seed_buckets(rate=4321.0)
+    submit_some(make_tenant(), 1)
+    rig.turn()
+    assert "4321.000000" not in {v.decode() for v in rig.redis.hgetall(rig.governor.keys[0]).values()}
+    rig.redis.flushdb()
+    submit_some(make_tenant(), 1)
+    rig.turn()
+    assert rig.sandbox.stats()["emails_accepted"] == 2
