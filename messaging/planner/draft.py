@@ -94,9 +94,8 @@ class Draft:
     def begin(self, tenant: Tenant) -> Blast:
         """The blast of this draft: a new one that is being planned, or the one begun earlier with the same key.
 
-        Raises Forbidden (the sender domain, an inactive tenant) and Conflict `idempotency_key_reused`.
+        The tenant may send (`require_may_send`): the caller has asked. Raises Conflict `idempotency_key_reused`.
         """
-        require_may_send(tenant, self.document.sender_domain)
         with transaction.atomic():
             claims = {} if self.key is None else {0: idempotency.Claim(self.key, self.digest())}
             earlier = idempotency.claim_keys(tenant.pk, OPERATION, claims)
@@ -120,6 +119,7 @@ class Draft:
 
 
 def require_may_send(tenant: Tenant, domain: str) -> None:
+    """Raise Forbidden: `tenant_inactive`, `sender_domain_not_allowed`."""
     if not tenant.active:
         raise Forbidden("tenant_inactive", "This tenant is switched off. Ask the operator.")
     require_sender_domain(tenant.pk, domain)

@@ -252,12 +252,12 @@ def test_killed_in_the_middle_of_a_chunk(
     committed_tenant: Tenant, other_connection: psycopg.Connection, tmp_path: Path
 ) -> None:
     """The third chunk has a bad row, and its rejection is kept waiting: its sends are written, nothing is committed."""
-    path = write_csv(tmp_path / "list.csv", 40_000, {5: "person1@example.org,again", 25_000: "bad row"})
+    path = write_csv(tmp_path / "list.csv", 20_000, {5: "person1@example.org,again", 12_500: "bad row"})
     other_connection.execute("LOCK TABLE messaging_blast_rejects IN SHARE MODE")
     child = start_child("tests.messaging.planner.child", "plan", committed_tenant.pk, path, "k")
     try:
         assert child.stdout is not None
-        assert [int(child.stdout.readline()) for _ in range(3)] == [0, 10_000, 20_000]
+        assert [int(child.stdout.readline()) for _ in range(3)] == [0, 5_000, 10_000]
         wait_until(waits_for_a_lock)
     finally:
         child.kill()
@@ -266,19 +266,19 @@ def test_killed_in_the_middle_of_a_chunk(
     other_connection.rollback()
 
     result = plan(committed_tenant, path, idempotency_key="k")
-    assert result == PlanResult(result.blast_id, 40_002, 40_000, 1, 1, BlastState.RUNNING)
-    assert rejects(result.blast_id) == [(25_004, "csv_columns")]
+    assert result == PlanResult(result.blast_id, 20_002, 20_000, 1, 1, BlastState.RUNNING)
+    assert rejects(result.blast_id) == [(12_504, "csv_columns")]
     assert_adds_up(result.blast_id)
     planned = [to for to, _ in recipients_of(result.blast_id)]
-    assert planned == [f"person{i}@example.org" for i in range(40_000)]
+    assert planned == [f"person{i}@example.org" for i in range(20_000)]
 
 
 @pytest.mark.process
 def test_second_planner_waits_for_the_chunk_in_hand(
     committed_tenant: Tenant, other_connection: psycopg.Connection, tmp_path: Path
 ) -> None:
-    """Both read 30,001 rows; the first is held within its third chunk until the second is there."""
-    path = write_csv(tmp_path / "list.csv", 30_000, {25_000: "bad row"})
+    """Both read 20,001 rows; the first is held within its third chunk until the second is there."""
+    path = write_csv(tmp_path / "list.csv", 20_000, {12_500: "bad row"})
     other_connection.execute("LOCK TABLE messaging_blast_rejects IN SHARE MODE")
     children: list[subprocess.Popen[str]] = []
     try:
@@ -294,7 +294,7 @@ def test_second_planner_waits_for_the_chunk_in_hand(
                 )
             )
             wait_until(waits_for_a_lock)
-        wait_until(lambda: Blast.objects.get().rows_read == 20_000)
+        wait_until(lambda: Blast.objects.get().rows_read == 10_000)
         other_connection.rollback()
         ends = [child.communicate(timeout=30) for child in children]
     finally:
@@ -302,7 +302,7 @@ def test_second_planner_waits_for_the_chunk_in_hand(
             child.kill()
             child.communicate()
     blast = assert_adds_up(Blast.objects.get().pk)
-    assert (blast.state, blast.planned, blast.rejected) == (BlastState.RUNNING, 30_000, 1)
+    assert (blast.state, blast.planned, blast.rejected) == (BlastState.RUNNING, 20_000, 1)
     assert 0 in [child.returncode for child in children]
     for child, (_, stderr) in zip(children, ends, strict=True):
         assert child.returncode == 0 or "messaging.errors.Conflict" in stderr
