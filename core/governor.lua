@@ -28,6 +28,7 @@ local written = {}
 local function number(field) return tonumber(state[field] or '') or 0 end
 local function text(field) return state[field] or '' end
 local function fixed(value) return string.format('%.6f', value) end
+local now_text = fixed(now) -- formatting is what costs most here: once, not once a tenant
 local function put(field, value)
   state[field] = value
   written[#written + 1] = field
@@ -66,12 +67,12 @@ local function whole(tokens) return math.max(0, math.floor(tokens + HALF)) end
 -- Level, mark, and "tokens:at" as stored: a mark is written with that unchanged, since writing a level for every refusal
 -- would round a slow refill away.
 local function tenant_of(stored, capacity, refill)
-  if not stored then return capacity, 0, fixed(capacity) .. ':' .. fixed(now) end
+  if not stored then return capacity, 0, fixed(capacity) .. ':' .. now_text end
   local tokens, at, mark = string.match(stored, '^([^:]*):([^:]*):([^:]*)$')
   return level(tonumber(tokens), tonumber(at), capacity, refill), tonumber(mark), tokens .. ':' .. at
 end
 
-redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', fixed(now))
+redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', now_text)
 
 local function close_circuit()
   for _, field in ipairs({'circuit', 'run', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
@@ -250,8 +251,8 @@ local function acquire()
     for _, tenant in pairs(tenants) do
       if tenant.touched then
         fields[#fields + 1] = tenant.id
-        local levels = tenant.taken > 0 and fixed(tenant.tokens - tenant.taken) .. ':' .. fixed(now) or tenant.kept
-        fields[#fields + 1] = levels .. ':' .. fixed(tenant.mark)
+        local levels = tenant.taken > 0 and fixed(tenant.tokens - tenant.taken) .. ':' .. now_text or tenant.kept
+        fields[#fields + 1] = levels .. ':' .. (tenant.mark == 0 and '0' or fixed(tenant.mark))
       end
     end
     if #fields > 0 then redis.call('HSET', tenants_key, unpack(fields)) end

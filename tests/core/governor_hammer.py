@@ -12,13 +12,13 @@ from typing import Any
 
 import redis
 
-from core.governor import Bucket, Governor, Limits
+from core.governor import Bucket, Governor, Limits, Want
 from core.ids import new_id
-from tests.core.governor_rig import want
 
 #: The capacity is a second's worth, and the level starts at one token: the processes would have to stall for a whole
 #: second before anything is lost to a full bucket, so that the tokens can be counted exactly.
 HAMMERED = Limits(Bucket(capacity=200, refill=200))
+WANT = Want(tenant=1, priority=0, sends=100, bucket=Bucket(1_000_000, 1_000_000))
 
 
 class Recorder(Governor):
@@ -39,7 +39,7 @@ def main(url: str, provider: str, rail: str, seconds: float) -> None:
         while time.monotonic() < end:
             grant = str(new_id())
             decision = governor.acquire(
-                grant=grant, batch=grant, rail=rail, limits=HAMMERED, max_batch=100, wants=[want(sends=100)]
+                grant=grant, batch=grant, rail=rail, limits=HAMMERED, max_batch=100, wants=[WANT]
             )
             if decision.granted or (rail == "transactional" and decision.reason == "global"):
                 told.append([governor.reply[1], decision.granted, governor.reply[2]])

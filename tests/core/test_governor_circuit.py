@@ -191,6 +191,14 @@ def test_with_only_one_sort_of_work_an_outage_still_ends(broken: TimedGovernor, 
     assert settled.closed
 
 
+def test_a_refused_key_does_not_start_an_outage_afresh(broken: TimedGovernor) -> None:
+    broken.advance(60)
+    assert broken.transactional().probe
+    settled = broken.report(Event.CREDENTIAL)
+    assert (settled.circuit, settled.opened) == ("unreachable", False)
+    assert wait(broken) == about(1.5 + PROBE_GRACE)
+
+
 # Closing
 
 

@@ -143,11 +143,35 @@ def test_a_tenants_mark_ends_by_itself(governor: TimedGovernor) -> None:
     assert governor.marketing(want(1, 1, bucket=SMALL)).granted
 
 
-def test_a_want_served_in_part_keeps_the_mark(governor: TimedGovernor) -> None:
-    assert governor.transactional(want(1, 3, bucket=SMALL)).shares == (2,)
-    governor.advance(1.0)
-    assert governor.marketing(want(1, 1, bucket=SMALL)).granted
-    assert governor.transactional(want(1, 3, bucket=SMALL)).reason == "tenant"
+def test_a_want_that_its_tenants_tokens_cover_only_in_part_marks_it_too(governor: TimedGovernor) -> None:
+    bucket = Bucket(2, 10)
+    assert governor.transactional(want(1, 3, bucket=bucket)).shares == (2,)
+    governor.advance(0.5)  # full again, and the mark still lasts
+    refused = governor.marketing(want(1, 1, bucket=bucket))
+    assert (refused.reason, refused.wait) == ("tenant", about(0.5))
+
+
+def test_a_want_that_only_the_batch_has_no_room_for_does_not_mark_its_tenant(governor: TimedGovernor) -> None:
+    assert governor.ask("transactional", want(1, 100), max_batch=10).shares == (10,)
+    governor.advance(0.1)
+    assert governor.marketing(want(1)).granted
+
+
+def test_a_tenant_is_marked_even_if_the_call_then_waits_for_a_global_token(governor: TimedGovernor) -> None:
+    bucket = Bucket(2, 10)
+    governor.marketing(want(2))
+    assert governor.transactional(want(1, 3, bucket=bucket)).reason == "global"
+    governor.advance(0.1)
+    governor.transactional(want(2))
+    governor.advance(0.1)
+    assert governor.marketing(want(1, 1, bucket=bucket)).reason == "tenant"
+
+
+def test_marketing_does_not_mark_its_tenant(governor: TimedGovernor) -> None:
+    bucket = Bucket(2, 10)
+    for _ in range(2):
+        assert governor.marketing(want(1, 3, bucket=bucket)).shares == (2,)
+        governor.advance(0.2)
 
 
 def test_often_repeated_refusals_do_not_keep_a_slow_tenant_from_filling_up(governor: TimedGovernor) -> None:
