@@ -31,7 +31,7 @@ class CsvSource:
         self._to = _column_of_to(self._columns)
         self.names = frozenset(name for i, name in enumerate(self._columns) if name and i != self._to)
         #: Rows to expect: a guess, because a row may have several lines, or be blank.
-        self.total = line_ends
+        self.total = None if line_ends is None else max(line_ends - 1, 0)
 
     def nothing(self) -> InvalidInput:
         return InvalidInput("csv_no_rows", "The CSV file has a header and no recipients below it.", field="csv")
