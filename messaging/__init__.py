@@ -1,0 +1,28 @@
+"""Notifications of many tenants through providers whose limits they share.
+
+    messaging.submit(tenant, to=…, from_=…, subject=…, text=…, category="transactional")
+    messaging.submit_many(tenant, [{…}, …])
+    messaging.plan_blast(tenant, from_=…, subject=…, html=…, recipients=[…])
+
+Inside `atomic()` they join the caller's transaction. What they take and raise is said at each.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from messaging.planner import plan_blast
+    from messaging.submission import SendRequest, Submitted, submit, submit_many
+
+__all__ = ["SendRequest", "Submitted", "plan_blast", "submit", "submit_many"]
+
+_HOME = {"plan_blast": "messaging.planner"}
+
+
+def __getattr__(name: str) -> Any:
+    # Found when asked for: Django imports this package before models may be loaded.
+    if name in __all__:
+        return getattr(import_module(_HOME.get(name, "messaging.submission")), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -33,6 +34,15 @@ class SenderDomainForm(_DomainForm):
 
     def clean_domain(self) -> str:
         return str(self.cleaned_data["domain"]).lower()
+
+    def validate_unique(self) -> None:
+        """Also the constraint on tenant and domain: an inline form leaves out constraints on its foreign key."""
+        super().validate_unique()
+        if not self.errors:
+            try:
+                self.instance.validate_constraints()
+            except ValidationError as error:
+                self.add_error(None, error)
 
 
 class SenderDomainInline(_DomainInline):

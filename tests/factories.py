@@ -15,7 +15,7 @@ from messaging.contents import store_contents
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, Send, SenderDomain
 from messaging.rails import PRIORITY_OF, RAIL_OF, Category
-from messaging.submit import Submitted, submit_many
+from messaging.submission import Submitted, submit_many
 
 _numbers = itertools.count(1)
 

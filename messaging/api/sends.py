@@ -9,7 +9,7 @@ from uuid import UUID
 
 from messaging.errors import InvalidInput, NotFound
 from messaging.models import Send
-from messaging.submit import SendRequest
+from messaging.submission import SendRequest
 
 REQUIRED = ("to", "from", "subject", "category")
 OPTIONAL = ("channel", "reply_to", "html", "text", "headers", "variables", "not_before", "expires_at")

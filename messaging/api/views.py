@@ -1,4 +1,4 @@
-"""The views: authenticate, read, hand on, answer. What they do is in `messaging.submit` and `messaging.api.sends`."""
+"""The views: authenticate, read, hand on, answer. What they do is in `messaging.submission` and `messaging.api.sends`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from messaging.api.auth import ApiKeyAuthentication, Caller
 from messaging.api.parsers import frame_chunked
 from messaging.api.sends import find_send, parse_send
 from messaging.errors import InvalidInput
-from messaging.submit import submit_many
+from messaging.submission import submit_many
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from messaging.models import Blast
 from messaging.planner.launch import OPERATION
 from messaging.rails import PRIORITY_OF, RAIL_OF, Category, Channel
 from messaging.sender_domains import require_sender_domain
-from messaging.submit import MAX_AHEAD, parse_category, parse_channel, parse_time
+from messaging.submission import MAX_AHEAD, parse_category, parse_channel, parse_time
 
 MAX_NAME = 200
 

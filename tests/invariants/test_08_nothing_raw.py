@@ -21,7 +21,7 @@ from messaging.errors import MessagingError
 from messaging.models import Content, Send
 from messaging.rails import Rail
 from messaging.sealing import open_recipient
-from messaging.submit import submit
+from messaging.submission import submit
 from tests.factories import make_tenant, request, submit_some
 from tests.rig import Rig
 

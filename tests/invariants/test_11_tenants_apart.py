@@ -11,7 +11,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from core.models import ApiKey
 from messaging.errors import Conflict, Forbidden
 from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send, SenderDomain
-from messaging.submit import submit
+from messaging.submission import submit
 from tests.factories import make_tenant, request, statuses
 from tests.rig import Rig
 

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 
 from core.models import ApiKey
 from tests.messaging.tenant_rig import BODY, Speaker, error_of
@@ -73,8 +74,9 @@ def test_reading_needs_a_key_too(speaker: Speaker) -> None:
     assert (answer.status_code, error_of(answer)["code"]) == (401, "not_authenticated")
 
 
-def test_a_staff_session_is_no_key(speaker: Speaker, admin_client: Any) -> None:
-    answer = admin_client.post(URL, BODY, content_type="application/json")
+def test_a_staff_session_is_no_key(speaker: Speaker) -> None:
+    speaker.client.force_login(User.objects.create(username="operator", is_staff=True, is_superuser=True))
+    answer = speaker.client.post(URL, BODY, content_type="application/json")
     assert (answer.status_code, error_of(answer)["code"]) == (401, "not_authenticated")
 
 

@@ -19,7 +19,7 @@ from messaging.clock.tickets import re_ticket
 from messaging.lanes import cancel_blast, pause_blast
 from messaging.models import Blast, IdempotencyKey, Send
 from messaging.rails import Channel, Rail, queue_name
-from messaging.submit import submit
+from messaging.submission import submit
 from tests.factories import insert_raw, make_blast, make_tenant, request, statuses, submit_some
 from tests.rig import seed_buckets
 

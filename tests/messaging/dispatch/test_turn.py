@@ -27,7 +27,7 @@ from messaging.providers.base import Answer, Verdict
 from messaging.providers.registry import adapter_for
 from messaging.rails import Channel, Rail, queue_name
 from messaging.sealing import seal_recipient
-from messaging.submit import submit_many
+from messaging.submission import submit_many
 from tests.factories import make_tenant, request, statuses, submit_some
 from tests.rig import Rig, seed_buckets
 

@@ -16,12 +16,12 @@ from django.utils import timezone
 from core import queues
 from core.models import Tenant
 from messaging import buckets
-from messaging import submit as submit_module
+from messaging import submission as submit_module
 from messaging.errors import Conflict, Forbidden, InvalidInput, MessagingError, Unavailable
 from messaging.lifecycle import SendStatus
 from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send
 from messaging.rails import Channel, Rail
-from messaging.submit import MAX_MANY, SendRequest, Submitted, submit, submit_many
+from messaging.submission import MAX_MANY, SendRequest, Submitted, submit, submit_many
 from tests.messaging.tenant_rig import ensure_bucket, make_tenant
 
 REQUEST: dict[str, Any] = {
