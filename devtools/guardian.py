@@ -15,7 +15,7 @@ import sys
 import time
 
 #: Seconds between SIGTERM and SIGKILL. Nobody waits for the outcome, so a worker may finish its request.
-GRACE = 5.0
+GRACE = float(os.environ.get("GUARDIAN_GRACE", "5"))
 _LOOK_SECONDS = 0.05
 
 

@@ -246,6 +246,11 @@ class Supervisor:
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
+    @property
+    def guardian(self) -> int:
+        """Its pid."""
+        return self._guard.pid
+
     def start(
         self,
         name: str,

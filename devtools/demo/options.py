@@ -13,11 +13,13 @@ from devtools.processes import CHECKOUT
 DESCRIPTION = """\
 A blast and login codes at once, on the whole system, in numbers.
 
-Starts PostgreSQL, Redis, web, a worker for each rail, the clock, and a provider on this machine that answers as Resend
-does (10 requests a second, 50 ms), all as processes on free ports with a database of their own. Acme plans a blast from
-a CSV file; while it is being sent, Acme and Bistro send two login codes a second each through the HTTP API. At the end:
-how long the codes took from submit to acceptance, what the blast got of the requests that the codes left over, and
-whether anything was lost, sent twice, refused or on the wrong rail (the provider's log against the ledger).
+Starts PostgreSQL, Redis, web, a worker for each rail, the clock, and a provider on
+this machine that answers as Resend does (10 requests a second, 50 ms): all of them
+processes on free ports, with a database of their own. Acme plans a blast from a CSV
+file; while it is sent, Acme and Bistro send two login codes a second each through the
+HTTP API. At the end: how long the codes took from submit to acceptance, what the blast
+got of the requests that the codes left over, and whether anything was lost, sent twice,
+refused or on the wrong rail (the provider's log against the ledger).
 """
 
 EPILOG = """\
@@ -31,12 +33,12 @@ examples
 
 exit code
   0    everything as it should be
-  1    a send was lost, doubled, refused or on the wrong rail, or codes took more than 1 s (p99), or the blast got less
-       than 80 % of what was left over; each is said in words
+  1    a send was lost, doubled, refused or on the wrong rail, or codes took more than
+       1 s (p99), or the blast got less than 80 % of what was left over; each in words
   2    it could not run: a process did not start, or died
   130  interrupted; everything that was started has been stopped
 
-logs of the last run: .dev/demo/logs. Nothing else of it stays.
+The logs of the last run are in .dev/demo/logs. Nothing else of it stays.
 """
 
 RECIPIENTS = 30_000

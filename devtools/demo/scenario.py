@@ -68,17 +68,15 @@ def _run(options: Options, display: Display) -> int:
     failed = failures(figures, Bounds())
     display.report(figures, failed, options.rate)
     if options.json:
-        options.json.write_text(json.dumps({"failed": failed, **dataclasses.asdict(figures)}, indent=2) + "\n")
+        options.json.write_text(json.dumps({"failures": failed, **dataclasses.asdict(figures)}, indent=2) + "\n")
     return FAILED if failed else 0
 
 
 def _evidence(stack: Stack, options: Options, display: Display) -> Evidence:
     keys: dict[str, str] = json.loads(stack.python("-m", "devtools.demo.tenants", str(options.rate)))
     display.say(f"{' and '.join(TENANTS.values())} are there, each with a sender domain and an API key")
-    recipients = options.data_dir / "recipients.csv"
-    _write_list(recipients, options.recipients)
     with Ledger(stack.database_url) as ledger:
-        _blast(stack, display, recipients)
+        _blast(stack, options, display)
         load = OtpLoad(stack.web_url, keys, per_second=OTPS_PER_SECOND)
         load.start()
         try:
@@ -101,8 +99,10 @@ def _write_list(path: Path, rows: int) -> None:
         )
 
 
-def _blast(stack: Stack, display: Display, recipients: Path) -> None:
+def _blast(stack: Stack, options: Options, display: Display) -> None:
     """As a user would: the command, with its own progress bar on the terminal."""
+    recipients = options.data_dir / "recipients.csv"
+    _write_list(recipients, options.recipients)
     slug = next(iter(TENANTS))
     display.say(
         f'$ manage.py blast --tenant {slug} --csv {recipients.name} --from "{sender(slug)}" --subject … --html …'
@@ -113,6 +113,7 @@ def _blast(stack: Stack, display: Display, recipients: Path) -> None:
         capture=False,
         env={"LOG_LEVEL": "WARNING"},  # the log of a command goes where its output goes
     )
+    recipients.unlink()
 
 
 class _Watch:

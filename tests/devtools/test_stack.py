@@ -16,8 +16,8 @@ from redis import Redis
 from core.models import ApiKey, Tenant
 from devtools.processes import CommandFailed, ProcessDied
 from devtools.stack import Stack, StackError, url_of
-from messaging import submit
 from messaging.models import RateLimitBucket, Send, SenderDomain
+from messaging.submit import submit
 from tests.config.embedded.processes import Watch
 from tests.devtools.process_tree import descendants, naming
 
@@ -107,8 +107,8 @@ def test_on_a_test_database(stack: Stack, tenant: Tenant) -> None:
 
 def test_with_servers_of_its_own(tmp_path: Path) -> None:
     before = descendants(os.getpid())
-    with Stack(data_dir=tmp_path, web=False, clock=False, workers={"marketing": 1}, threads=2) as stack:
-        assert [process.name for process in stack.supervisor.processes] == ["services", "sandbox", "email-marketing"]
+    with Stack(data_dir=tmp_path, web=False, clock=False, workers={}) as stack:
+        assert [process.name for process in stack.supervisor.processes] == ["services", "sandbox"]
         assert "DEBUG=0" in {f"{name}={value}" for name, value in stack.env.items()}
         assert stack.python("-m", "config.embedded", "status").count("url") == 2
         assert stack.database_url not in (None, url_of(connection.settings_dict))
