@@ -6,7 +6,7 @@ from messaging.api.errors import unknown_path
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("v1/messaging/", include("messaging.api.urls")),
-    re_path(r"^v1/", unknown_path),  # the last under v1/: whatever is not there is told in JSON
+    re_path(r"^v1(?:/|$)", unknown_path),  # the last under v1/: whatever is not there is told in JSON
 ]
 
 handler400 = "messaging.api.errors.bad_request"

@@ -68,18 +68,24 @@ def parse_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def frame_chunked(request: HttpRequest) -> None:
-    """Give a body that came without Content-Length (chunked) its length, reading at most `MAX_BODY` + 1 bytes of it.
+def frame_body(request: HttpRequest) -> None:
+    """Give a body that came without Content-Length its length, reading at most `MAX_BODY` + 1 bytes of it.
 
-    Django takes such a body for an empty one. Only a server that marks the end of its input can be read from (gunicorn
-    does, `wsgi.input_terminated`; ASGI always has the whole body); of another one the client is asked for a length.
+    Django and the REST framework take such a body (chunked, or of HTTP/2) for an empty one. It can only be read where
+    its end is marked: gunicorn does that (`wsgi.input_terminated`), ASGI always has the whole body. Elsewhere the
+    client is asked for a length.
     """
     meta = request.META
-    if meta.get("CONTENT_LENGTH") or not meta.get("HTTP_TRANSFER_ENCODING"):
+    if meta.get("CONTENT_LENGTH"):
         return
-    source = meta.get("wsgi.input") if "wsgi.input" in meta else request
-    if source is not request and not meta.get("wsgi.input_terminated"):
+    if "wsgi.input" not in meta:
+        source = request._stream
+    elif meta.get("wsgi.input_terminated"):
+        source = meta["wsgi.input"]
+    elif meta.get("HTTP_TRANSFER_ENCODING"):
         raise LengthRequired("length_required", "Send the body with a Content-Length.")
+    else:
+        return
     data = _read(source, MAX_BODY + 1)
     request._stream = io.BytesIO(data)  # where Django reads the body from
     meta["CONTENT_LENGTH"] = str(len(data))

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from core.models import Tenant
 from messaging.api.auth import ApiKeyAuthentication, Caller
-from messaging.api.parsers import frame_chunked
+from messaging.api.parsers import frame_body
 from messaging.api.sends import find_send, parse_send
 from messaging.errors import InvalidInput
 from messaging.submission import submit_many
@@ -43,7 +43,7 @@ class TenantView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        frame_chunked(request._request)  # after authentication: nobody else's body is read
+        frame_body(request._request)  # after authentication: nobody else's body is read
 
     @staticmethod
     def tenant(request: Request) -> Tenant:

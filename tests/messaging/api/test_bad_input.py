@@ -207,6 +207,17 @@ def test_a_body_of_more_than_a_megabyte_is_a_413(speaker: Speaker) -> None:
     refused(speaker.post(b" " * 3_000_000), 413, "body_too_large")
 
 
+def test_a_body_without_an_end_is_a_411(speaker: Speaker) -> None:
+    """On a server that does not mark the end of the input; gunicorn does (test_http)."""
+    answer = speaker.client.post(
+        "/v1/messaging/sends",
+        headers=speaker.headers(**{"Transfer-Encoding": "chunked"}),
+        content_type="application/json",
+        CONTENT_LENGTH="",
+    )
+    refused(answer, 411, "length_required")
+
+
 def test_a_large_body_that_is_not_too_large_is_taken(speaker: Speaker) -> None:
     assert speaker.send(text="x" * 1_000_000).status_code == 202
 

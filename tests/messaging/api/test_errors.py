@@ -20,7 +20,9 @@ URL = "/v1/messaging/sends"
 
 
 @pytest.mark.parametrize("debug", [False, True])
-@pytest.mark.parametrize("path", ["/v1/", "/v1/x", "/v1/messaging", "/v1/messaging/sends/", f"{URL}/a/b", "/v1/é\n"])
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v1/x", "/v1/messaging", "/v1/messaging/sends/", f"{URL}/a/b", "/v1/é\n"]
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_unknown_path_is_a_404_in_json(path: str, method: str, debug: bool) -> None:
     with override_settings(DEBUG=debug):
