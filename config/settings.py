@@ -88,6 +88,8 @@ def _database(url: str) -> dict[str, Any]:
         "ENGINE": "django.db.backends.postgresql",
         **database,
         "CONN_MAX_AGE": 60,
+        # One round trip a request or ticket; without it each thread's first one after a restart of PostgreSQL fails.
+        "CONN_HEALTH_CHECKS": True,
         "OPTIONS": options,
         "TEST": {"NAME": os.environ.get("TEST_DATABASE_NAME") or None},
     }

@@ -38,6 +38,8 @@ class LedgerCursor:
 
 @contextmanager
 def ledger_cursor() -> Iterator[LedgerCursor]:
+    if not connection.in_atomic_block:
+        connection.close_if_health_check_failed()
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
         yield LedgerCursor(cursor)
