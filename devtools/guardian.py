@@ -11,8 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
 
 #: Seconds between SIGTERM and SIGKILL. Nobody waits for the outcome, so a worker may finish its request.
 GRACE = float(os.environ.get("GUARDIAN_GRACE", "5"))
@@ -53,6 +57,41 @@ def main() -> None:
         else:
             groups.discard(group)
     end(groups, GRACE)
+
+
+class Guard:
+    """The supervisor's side: the guardian as a process, and the end of the pipe that stays open for the supervisor's life."""
+
+    def __init__(self) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "devtools.guardian"],
+            cwd=CHECKOUT,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def add(self, group: int) -> None:
+        self._tell(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        # If the guardian was killed there is nothing to take back, and the caller is about to end processes himself.
+        with contextlib.suppress(BrokenPipeError):
+            self._tell(f"-{group}\n")
+
+    def close(self) -> None:
+        """Let it go: it ends whatever is still under guard, by force after its grace."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
+        self._popen.wait()
+
+    def _tell(self, line: str) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(line.encode())
+        self._popen.stdin.flush()
 
 
 if __name__ == "__main__":

@@ -19,14 +19,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+from devtools.guardian import CHECKOUT, Guard
+
+__all__ = ["CHECKOUT", "CommandFailed", "Process", "ProcessDied", "Supervisor"]
 
 #: Seconds until a process counts as not starting: Django on a machine that is busy with something else.
 START_SECONDS = 60.0
@@ -193,41 +194,6 @@ class Process:
         if self._popen is not None:
             self._popen.wait()
             self._guard.remove(self._popen.pid)
-
-
-class Guard:
-    """The guardian of a supervisor: see `devtools.guardian`."""
-
-    def __init__(self) -> None:
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "devtools.guardian"],
-            cwd=CHECKOUT,
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
-
-    def add(self, group: int) -> None:
-        self._tell(f"+{group}\n")
-
-    def remove(self, group: int) -> None:
-        # If the guardian was killed there is nothing to take back, and the caller is about to end processes himself.
-        with contextlib.suppress(BrokenPipeError):
-            self._tell(f"-{group}\n")
-
-    def close(self) -> None:
-        """Let it go: it ends whatever is still under guard, by force after its grace."""
-        assert self._popen.stdin is not None
-        self._popen.stdin.close()
-        self._popen.wait()
-
-    def _tell(self, line: str) -> None:
-        assert self._popen.stdin is not None
-        self._popen.stdin.write(line.encode())
-        self._popen.stdin.flush()
 
 
 class Supervisor:

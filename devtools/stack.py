@@ -13,11 +13,8 @@ environment, so that the caller can open what the processes sealed, and migrates
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
-import os
-import secrets
 import sys
 import tempfile
 import time
@@ -32,6 +29,7 @@ import requests
 
 from devtools.processes import START_SECONDS, Process, ProcessDied, Supervisor
 from devtools.sandbox.process import Sandbox
+from devtools.stack_env import base_env, production
 
 RAILS = ("transactional", "marketing")
 _SERVICES = "services"
@@ -110,12 +108,12 @@ class Stack:
         with ExitStack() as undo:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             undo.enter_context(_OnlyOne(self.data_dir))
-            self.supervisor = undo.enter_context(Supervisor(self.data_dir / "logs", _base_env()))
+            self.supervisor = undo.enter_context(Supervisor(self.data_dir / "logs", base_env()))
             if self._given:
                 self.database_url, self.redis_url = self._given
             else:
                 undo.enter_context(self._own_services())
-                self.supervisor.env |= _production()
+                self.supervisor.env |= production()
             # They end before the servers that they use.
             undo.callback(lambda: self.supervisor.end([p for p in self.supervisor.processes if p.name != _SERVICES]))
             self.supervisor.env |= {"DATABASE_URL": self.database_url, "REDIS_URL": self.redis_url} | self._extra
@@ -283,28 +281,6 @@ def url_of(database: Mapping[str, Any]) -> str:
     query = {"host": database["HOST"], "port": database["PORT"], "user": database["USER"]}
     query["password"] = database["PASSWORD"]
     return f"postgresql:///{quote(database['NAME'], safe='')}?" + urlencode({k: str(v) for k, v in query.items() if v})
-
-
-def _base_env() -> dict[str, str]:
-    foreign = {"EMBEDDED_CONTROL", "DATABASE_URL", "REDIS_URL", "TEST_DATABASE_NAME", "GUNICORN_CMD_ARGS"}
-    env = {name: value for name, value in os.environ.items() if name not in foreign and not name.startswith("PYTEST_")}
-    return env | {
-        "DJANGO_SETTINGS_MODULE": "devtools.stack_settings",
-        "LOG_LEVEL": "INFO",  # the lines that say that a process is ready
-        "LOG_FORMAT": "text",
-        "PYTHONUNBUFFERED": "1",  # buffered lines would be missing when they are needed: after a kill
-    }
-
-
-def _production() -> dict[str, str]:
-    key = base64.urlsafe_b64encode
-    return {
-        "DEBUG": "0",
-        "ALLOWED_HOSTS": "127.0.0.1",
-        "SECRET_KEY": secrets.token_hex(32),
-        "ENCRYPTION_KEYS": f"stack:{key(secrets.token_bytes(32)).decode()}",
-        "FINGERPRINT_KEY": key(secrets.token_bytes(32)).decode(),
-    }
 
 
 def _keep_port(process: Process, flag: str, url: str) -> None:

@@ -69,15 +69,15 @@ class Display:
         self.console.print(text, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """One step of the set-up, with the time that it took."""
+    def step(self, doing: str, done: str) -> Iterator[None]:
+        """A step that takes a while: what is being done, then what is done, with the time that it took."""
         started = time.monotonic()
         if not self.console.is_terminal:
             yield
         else:
-            with self.console.status(f"{what} …"):
+            with self.console.status(f"{doing} …"):
                 yield
-        self.say(f"{what}: {time.monotonic() - started:.1f} s")
+        self.say(f"{done}: {time.monotonic() - started:.1f} s")
 
     @contextmanager
     def live(self) -> Iterator[Callable[[Progress], None]]:

@@ -24,9 +24,9 @@ refused or on the wrong rail (the provider's log against the ledger).
 
 EPILOG = """\
 examples
-  the demo, some 80 seconds:
+  the demo, some 70 seconds:
       manage.py demo
-  a shorter one, for CI:
+  a shorter one, some 20 seconds, for CI:
       manage.py demo --short
   five times the limit; the figures as JSON too:
       manage.py demo --rate 50 --recipients 200000 --json figures.json

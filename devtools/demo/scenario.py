@@ -59,10 +59,11 @@ def run(options: Options, console: Console | None = None) -> int:
 def _run(options: Options, display: Display) -> int:
     stack = Stack(data_dir=options.data_dir, sandbox_flags=["--rate", str(options.rate), "--latency-ms", "50"])
     with ExitStack() as running:
-        with display.step("PostgreSQL, Redis, provider, web, clock and two workers are up"):
+        parts = "PostgreSQL, Redis, provider, web, clock and two workers"
+        with display.step(f"Starting {parts}", f"{parts} are up"):
             running.enter_context(stack)
         evidence = _evidence(stack, options, display)
-        with display.step("All of it is stopped"):
+        with display.step("Stopping all of it", "All of it is stopped"):
             running.close()
     figures = compute(evidence)
     failed = failures(figures, Bounds())

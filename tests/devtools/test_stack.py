@@ -16,8 +16,8 @@ from redis import Redis
 from core.models import ApiKey, Tenant
 from devtools.processes import CommandFailed, ProcessDied
 from devtools.stack import Stack, StackError, url_of
+from messaging import submit
 from messaging.models import RateLimitBucket, Send, SenderDomain
-from messaging.submit import submit
 from tests.config.embedded.processes import Watch
 from tests.devtools.process_tree import descendants, naming
 
