@@ -198,7 +198,11 @@ local function acquire()
   end
 
   -- 2 block, 3 waiting mark
-  if number('blocked') > now then return wait(number('blocked') - now, text('blocked_why')) end
+  if number('blocked') > now then
+    -- The one token that is there when the block ends is the transactional rail's, if it has asked.
+    if due and not marketing then put_number('mark', math.max(number('mark'), number('blocked') + args.slack)) end
+    return wait(number('blocked') - now, text('blocked_why'))
+  end
   if marketing and number('mark') > now then return wait(number('mark') - now, 'transactional_waits') end
 
   -- 4 quota

@@ -19,7 +19,7 @@ import redis
 _SCRIPT = Path(__file__).with_name("governor.lua").read_text()
 
 #: Seconds that marketing stays back after the moment the waiting transactional batch can have its token: the time that
-#: batch needs to wake up and ask (simulated in shared notes: 25 ms).
+#: batch needs to wake up and ask (docs/decisions/0005 has the simulation).
 MARK_SLACK = 0.025
 #: Seconds until a request in flight is forgotten if nobody settles it: the lease of a batch.
 FLIGHT_TTL = 30.0

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import redis
 from django.conf import settings
 from django.db import transaction
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from core.governor import Event, Governor, Settled
 from messaging import outcomes
@@ -42,9 +44,19 @@ LEASE_MARGIN = 5.0
 LONGEST_WAIT = 2.0
 
 
+#: Seconds for connecting to the governor, and for its answer. A turn that fails here costs nothing: the clock re-tickets.
+_GOVERNOR_TIMEOUT = 2.0
+
+
 @functools.cache
 def _redis() -> redis.Redis:
-    return redis.Redis.from_url(settings.REDIS_URL)
+    # One repetition, for a connection that Redis closed while it was idle. More would only make a dead Redis slower.
+    return redis.Redis.from_url(
+        settings.REDIS_URL,
+        socket_connect_timeout=_GOVERNOR_TIMEOUT,
+        socket_timeout=_GOVERNOR_TIMEOUT,
+        retry=Retry(NoBackoff(), 1),
+    )
 
 
 @functools.cache

@@ -97,6 +97,8 @@ class Model:
         if self.circuit and (wait := self.until_probe(call, now)) > 0:
             return refuse(wait, "circuit")
         if self.blocked > now:
+            if not call.replay and not call.marketing:
+                self.mark = max(self.mark, fixed(self.blocked + MARK_SLACK))
             return refuse(self.blocked - now, self.blocked_why)
         if call.marketing and self.mark > now:
             return refuse(self.mark - now, "transactional_waits")

@@ -112,6 +112,22 @@ def test_a_429_blocks_everybody_and_leaves_one_token_at_its_end(governor: TimedG
     assert governor.transactional().reason == "global"
 
 
+def test_the_token_at_the_end_of_a_block_is_the_transactional_rails_if_it_has_asked(governor: TimedGovernor) -> None:
+    governor.transactional()
+    governor.report(Event.RATE_LIMITED, retry_after=2)
+    assert not governor.transactional().granted
+    governor.advance(2)
+    assert governor.marketing().reason == "transactional_waits"
+    assert governor.transactional().granted
+
+
+def test_nobody_waits_for_a_transactional_rail_that_did_not_ask(governor: TimedGovernor) -> None:
+    governor.marketing()
+    governor.report(Event.RATE_LIMITED, retry_after=2)
+    governor.advance(2)
+    assert governor.marketing().granted
+
+
 @pytest.mark.parametrize(("retry_after", "pause"), [(0.0, 1.0), (0.2, 1.0), (7.0, 7.0), (10_000_000.0, 86_400.0)])
 def test_a_block_lasts_at_least_a_second_and_at_most_a_day(
     governor: TimedGovernor, retry_after: float, pause: float

@@ -101,6 +101,15 @@ def test_a_worker_killed_during_its_request_sends_once(stack: Stack, tenant: Ten
     _once(stack, 5)
 
 
+def test_answers_that_are_lost_send_once(stack: Stack, tenant: Tenant) -> None:
+    """The worker lives and hears nothing: the batches stay bound, and are repeated under their keys."""
+    stack.sandbox.fault("drop_after_accept", count=2)
+    submit_some(tenant, 5)
+    _until(lambda: statuses() == {"sent": 5})
+    assert stack.sandbox.stats()["replays"] >= 1
+    _once(stack, 5)
+
+
 def test_workers_killed_again_and_again_under_load_send_everything_once(stack: Stack, tenant: Tenant) -> None:
     others = [make_tenant() for _ in range(5)]
     for other in others:
