@@ -17,8 +17,8 @@ help: ## This list
 setup: ## .venv with everything in requirements.lock; the other targets do it by themselves
 	@PYTHON="$(PYTHON)" sh devtools/setup.sh
 
-demo: setup ## A blast and login codes at once, in numbers, against a local provider; ARGS="--short" for a minute of it
-	.venv/bin/python manage.py demo $(ARGS)
+demo: setup ## A blast and login codes at once, in numbers, against a local provider; ARGS="--short" for a third of it
+	.venv/bin/python -m devtools.demo $(ARGS)
 
 dev: setup ## All processes of Procfile.dev, with the sandbox as provider, on http://127.0.0.1:8000
 	PATH="$$PWD/.venv/bin:$$PATH" RESEND_BASE_URL=http://127.0.0.1:8025 RESEND_API_KEY=re_sandbox \

@@ -411,10 +411,16 @@ local function settle()
 
   if args.remaining ~= cjson.null and event ~= 'rate_limited' and event ~= 'quota' then
     local free = math.max(0, args.remaining - redis.call('ZCARD', flights_key))
-    if global_level(request) > free then
+    local have = global_level(request)
+    if whole(have) > free then
       put_number('tokens', free)
       put_number('at', now)
       put('epoch', string.format('%.0f', number('epoch') + 1))
+    elseif have > free then
+      -- A part of a token cannot be spent in the window that is used up; taking all of it away would waste the limit. The
+      -- next token comes `slack` later, so that requests that were held up on their way still fall into their window.
+      put_number('tokens', math.max(free, have - args.slack * request[2]))
+      put_number('at', now)
     end
   end
 

@@ -21,6 +21,9 @@ _SCRIPT = Path(__file__).with_name("governor.lua").read_text()
 #: Seconds that marketing stays back after the moment the waiting transactional batch can have its token: the time that
 #: batch needs to wake up and ask (docs/decisions/0005 has the simulation).
 MARK_SLACK = 0.025
+#: Seconds that the next token comes later when the provider says that its window is used up: how much later than its grant
+#: a request may reach the provider (measured: docs/decisions/0009).
+HEADER_SLACK = 0.025
 #: Seconds until a request in flight is forgotten if nobody settles it: the lease of a batch.
 FLIGHT_TTL = 30.0
 #: Seconds by which an open circuit's next probe is kept for the preferred kind of work.
@@ -171,6 +174,7 @@ class Governor:
             quota=limits.quota.packed() if limits.quota else None,
             retry_after=retry_after,
             remaining=remaining,
+            slack=HEADER_SLACK,
             jitter=random.random(),  # noqa: S311 — spreads probes, guards nothing
         )
         return Settled(reply[2].decode(), reply[3] == 1, reply[4] == 1, reply[5] / 1e6)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from core.governor import FLIGHT_TTL, MARK_SLACK, PROBE_GRACE, Bucket, Decision, Event, Settled, Want
+from core.governor import FLIGHT_TTL, HEADER_SLACK, MARK_SLACK, PROBE_GRACE, Bucket, Decision, Event, Settled, Want
 from tests.core.governor_calls import Acquire, Settle
 
 #: Half of the last decimal that is kept: a level as close as that to a whole number has reached it.
@@ -204,8 +204,12 @@ class Model:
                 self.probe_at = fixed(now + min(30.0, 2.0**self.probe_n) * (1 + jitter) / 2)
         if call.remaining is not None and not call.stops:
             free = max(0, call.remaining - len(self.flights))
-            if self.global_level(call.limits.request, now) > free:
+            level = self.global_level(call.limits.request, now)
+            if whole(level) > free:
                 self.level, self.epoch = Level(float(free), now), self.epoch + 1
+            elif level > free:
+                late = HEADER_SLACK * call.limits.request.refill
+                self.level = Level(fixed(max(free, level - late)), now)
         return Settled(self.circuit, bool(opens), closes, max(0.0, self.blocked - now))
 
     def give_back(self, call: Settle, now: float) -> None:
