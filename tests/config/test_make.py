@@ -75,7 +75,7 @@ def test_a_missing_python_is_named(checkout: Path) -> None:
 
 
 def test_arguments_reach_the_demo(checkout: Path) -> None:
-    assert "manage.py demo --short" in make(checkout, "--dry-run", "demo", "ARGS=--short")
+    assert "-m devtools.demo --short" in make(checkout, "--dry-run", "demo", "ARGS=--short")
 
 
 @pytest.mark.parametrize("name", ["Procfile", "Procfile.dev"])
