@@ -17,6 +17,8 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local HALF = 0.0000005
 local TENANT_MARK_SLACK = 1
+-- No mark reaches further ahead: who waits longer asks again by then, perhaps with another refill.
+local MARK_HORIZON = 2
 
 local state = {}
 do
@@ -36,8 +38,19 @@ local function put(field, value)
 end
 local function put_number(field, value) put(field, fixed(value)) end
 local function flush()
-  if #written > 0 then redis.call('HSET', state_key, unpack(written)) end
+  put_number('seen', now)
+  redis.call('HSET', state_key, unpack(written))
 end
+
+-- The clock went back (a failover to a host that is behind, a correction): all times go back with it. Levels would not
+-- grow otherwise, and blocks not end, until it has caught up.
+if number('seen') > now then
+  local back = number('seen') - now
+  for _, field in ipairs({'at', 'q_at', 'mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
+    if number(field) > 0 then put_number(field, number(field) - back) end
+  end
+end
+
 -- Rounded up: who waits for as long as it was told finds what it waited for.
 local function micros(seconds) return math.ceil(seconds * 1000000) end
 
@@ -69,7 +82,9 @@ local function whole(tokens) return math.max(0, math.floor(tokens + HALF)) end
 local function tenant_of(stored, capacity, refill)
   if not stored then return capacity, 0, fixed(capacity) .. ':' .. now_text end
   local tokens, at, mark = string.match(stored, '^([^:]*):([^:]*):([^:]*)$')
-  return level(tonumber(tokens), tonumber(at), capacity, refill), tonumber(mark), tokens .. ':' .. at
+  if tonumber(at) > now then at = now_text end -- the clock went back
+  mark = math.min(tonumber(mark), now + MARK_HORIZON + TENANT_MARK_SLACK)
+  return level(tonumber(tokens), tonumber(at), capacity, refill), mark, tokens .. ':' .. at
 end
 
 redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', now_text)
@@ -245,7 +260,7 @@ local function acquire()
       unpromised[want.tenant] = unpromised[want.tenant] - want.demand
       possible = possible + want.demand
       if not marketing and want.demand < want.want then
-        tenant.mark = now + math.max(0, (1 - tenant.tokens) / tenant.refill) + TENANT_MARK_SLACK
+        tenant.mark = now + math.min(MARK_HORIZON, math.max(0, (1 - tenant.tokens) / tenant.refill)) + TENANT_MARK_SLACK
         tenant.touched = true
       end
     end
@@ -269,7 +284,7 @@ local function acquire()
   -- 6 global token
   local seconds = until_token()
   if seconds > 0 then
-    put_number('mark', now + seconds + args.slack)
+    put_number('mark', now + math.min(MARK_HORIZON, seconds) + args.slack)
     store_tenants()
     return wait(seconds, 'global')
   end

@@ -45,6 +45,10 @@ def share_out(demands: Sequence[int], room: int) -> tuple[list[int], int]:
     return shares, (left_over or [place for place, share in enumerate(shares) if share])[-1]
 
 
+#: Seconds that a mark reaches ahead at most, its slack aside.
+MARK_HORIZON = 2.0
+
+
 @dataclass
 class Model:
     """One provider's state. Times are seconds since the epoch."""
@@ -114,7 +118,7 @@ class Model:
         if not call.replay and not any(demands):
             return refuse(min(starved), "tenant")
         if (wait := self.until_token(call, now)) > 0:
-            self.mark = fixed(now + wait + MARK_SLACK)
+            self.mark = fixed(now + min(MARK_HORIZON, wait) + MARK_SLACK)
             return refuse(wait, "global")
         shares = self.split(call.wants, demands, room)
         self.spend(call, shares, now)
@@ -150,7 +154,8 @@ class Model:
                 starved[place] = max((1 + reserve - level) / want.bucket.refill, mark - now)
             if not call.marketing and demands[place] < want.sends:
                 self.tenants.setdefault(want.tenant, Level(want.bucket.capacity, now))
-                self.tenant_marks[want.tenant] = fixed(now + max(0.0, (1 - level) / want.bucket.refill) + 1)
+                ahead = min(MARK_HORIZON, max(0.0, (1 - level) / want.bucket.refill))
+                self.tenant_marks[want.tenant] = fixed(now + ahead + 1)
         return demands
 
     def split(self, wants: Sequence[Want], demands: Sequence[int], room: int) -> list[int]:
