@@ -13,9 +13,9 @@ from config.logs import logging_config
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# manage.py commands and tests in a checkout are development unless DEBUG says otherwise; a server that knows its
-# DATABASE_URL is production unless DEBUG says otherwise.
-if "DEBUG" not in os.environ and "DATABASE_URL" not in os.environ:
+# A checkout where nothing is set is development. One part of a production environment without the others is a mistake,
+# and must not start an empty database and public keys beside the real queue.
+if not os.environ.keys() & {"DEBUG", "DATABASE_URL", "REDIS_URL", "SECRET_KEY", "ENCRYPTION_KEYS", "FINGERPRINT_KEY"}:
     os.environ["DEBUG"] = "1"
 
 ENV = Env.read()
@@ -82,8 +82,8 @@ def _database(url: str) -> dict[str, Any]:
     options |= {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     options["prepare_threshold"] = 5  # Django's default, None, would also forbid it to those who ask (core.db)
     # The ledger's statements are prepared and written so that one plan serves all values; planning them anew each time
-    # would cost more than running them (docs/decisions/0001).
-    options["options"] = f"{options.get('options', '')} -c plan_cache_mode=force_generic_plan".strip()
+    # would cost more than running them (docs/decisions/0001). Commits are durable whatever the database's default says.
+    options["options"] = f"{options.get('options', '')} -c plan_cache_mode=force_generic_plan -c synchronous_commit=on".strip()
     return {
         "ENGINE": "django.db.backends.postgresql",
         **database,

@@ -27,6 +27,10 @@ class SealError(ValueError):
     """A sealed value does not open: unknown key id, damaged, or bound to another row. The text names the key id only."""
 
 
+class UnknownKey(SealError):
+    """Sealed with a key that this process does not have: nothing is lost, another process may have it."""
+
+
 class Keyring:
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
@@ -46,7 +50,7 @@ class Keyring:
         key_id = sealed[2:end].decode("ascii", "replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise SealError(f"sealed with key {key_id!r}, which is not in ENCRYPTION_KEYS")
+            raise UnknownKey(f"sealed with key {key_id!r}, which is not in ENCRYPTION_KEYS")
         nonce = sealed[end : end + _NONCE_BYTES]
         try:
             return cipher.decrypt(nonce, sealed[end + _NONCE_BYTES :], bound_to)

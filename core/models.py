@@ -77,7 +77,7 @@ class ApiKey(models.Model):
 
 
 class ProcessedJob(models.Model):
-    """A unit of work with a key that comes from the work: it takes effect once (see `core.jobs`).
+    """A unit of work with a key that comes from the work: it takes effect once.
 
     Open: `done_at` is null and whoever holds `fence` may finish it; past `lease_until` another worker may take it over
     by raising the fence. Done: `done_at` was written in the transaction that wrote the result.

@@ -2,27 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q
 
-from core.crypto import keyed_digest, keyring
+from core.crypto import SealError, UnknownKey, keyed_digest, keyring
 from messaging.content import Document, Template, compile_document
+from messaging.errors import MessagingError, Unavailable
 from messaging.models import Content
 
-#: Compiled templates that a process keeps. A tenant's blast is one; literal contents are not worth keeping, but cost
-#: little.
-_COMPILED = 256
+log = logging.getLogger(__name__)
+
+#: What a process keeps of compiled contents, in bytes of their documents: one blast's template is read thousands of
+#: times, a literal login code once.
+_KEPT_BYTES = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     document: Document
     template: Template
+    size: int
 
 
-_compiled: dict[int, Compiled] = {}
+UNKNOWN_KEY = "unknown_encryption_key"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A stored content that cannot be used here: sealed with a key that this process lacks, damaged, or refused by today's
+    rules. Its sends wait; nothing is wrong with them."""
+
+    code: str
+
+
+class _Kept:
+    """The contents used last, up to `_KEPT_BYTES`. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_id: OrderedDict[int, Compiled] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, wanted: Iterable[int]) -> dict[int, Compiled]:
+        with self._lock:
+            found = {pk: self._by_id[pk] for pk in wanted if pk in self._by_id}
+            for pk in found:
+                self._by_id.move_to_end(pk)
+            return found
+
+    def put(self, found: Mapping[int, Compiled]) -> None:
+        with self._lock:
+            for pk, compiled in found.items():
+                if pk not in self._by_id:
+                    self._bytes += compiled.size
+                self._by_id[pk] = compiled
+            while self._bytes > _KEPT_BYTES and len(self._by_id) > 1:
+                self._bytes -= self._by_id.popitem(last=False)[1].size
+
+    def clear(self) -> None:
+        with self._lock:
+            self._by_id.clear()
+            self._bytes = 0
+
+
+kept = _Kept()
 
 
 def _binding(tenant_id: int) -> bytes:
@@ -59,16 +107,38 @@ def _find(tenant_id: int, digests: Iterable[bytes]) -> dict[bytes, int]:
     return {bytes(digest): pk for digest, pk in rows}
 
 
-def compiled_contents(content_ids: Iterable[int]) -> dict[int, Compiled]:
-    """The documents and templates of `content_ids`, from this process' memory or the database."""
+def compiled_contents(content_ids: Iterable[int]) -> dict[int, Compiled | Unreadable]:
+    """Documents and templates of `content_ids`, from this process' memory or the database. One that cannot be used is
+    `Unreadable`, and no trouble for the others."""
     wanted = set(content_ids)
-    found = {pk: _compiled[pk] for pk in wanted if pk in _compiled}
+    found: dict[int, Compiled | Unreadable] = {**kept.get(wanted)}
     if missing := wanted - found.keys():
-        for content in Content.objects.filter(pk__in=missing):
-            document = Document.from_bytes(keyring().open(bytes(content.sealed), _binding(content.tenant_id)))
-            found[content.pk] = Compiled(document, compile_document(document))
-        for pk in missing:
-            _compiled[pk] = found[pk]
-        while len(_compiled) > _COMPILED:
-            _compiled.pop(next(iter(_compiled)), None)
+        fresh = {content.pk: _compile(content) for content in Content.objects.filter(pk__in=missing)}
+        kept.put({pk: compiled for pk, compiled in fresh.items() if isinstance(compiled, Compiled)})
+        found |= fresh
     return found
+
+
+def compiled_content(content: Content) -> Compiled:
+    """Raises Unavailable if it cannot be used here (see `Unreadable`)."""
+    found = _compile(content)
+    if isinstance(found, Unreadable):
+        raise Unavailable(
+            found.code, "The stored content cannot be read now. The operator must look at it.", retry_after=60
+        )
+    return found
+
+
+def _compile(content: Content) -> Compiled | Unreadable:
+    try:
+        data = keyring().open(bytes(content.sealed), _binding(content.tenant_id))
+        document = Document.from_bytes(data)
+        return Compiled(document, compile_document(document), len(data))
+    except UnknownKey:
+        code = UNKNOWN_KEY
+    except SealError:
+        code = "content_damaged"
+    except (ValueError, MessagingError):
+        code = "content_not_acceptable"
+    log.error("content_unreadable", extra={"content": content.pk, "tenant": content.tenant_id, "code": code})
+    return Unreadable(code)

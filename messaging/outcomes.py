@@ -63,6 +63,10 @@ BOUND: dict[Verdict, Ruling] = {
     Verdict.KEY_CONFLICT: FIRST[Verdict.KEY_CONFLICT],
 }
 
+#: No request was made: the worker was held up for too long to send it safely. Nobody's fault, least of all the provider's.
+TOO_LATE = Ruling(BatchState.NOT_SENT, Fate.DUE_AGAIN, Event.NONE)
+TOO_LATE_BOUND = Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.NONE)
+
 #: The error code of a batch whose answer did not add up; a second one makes it ambiguous.
 MISCOUNTED = "miscounted"
 

@@ -23,23 +23,24 @@ SELECT EXISTS (
 ) OR EXISTS (
     SELECT FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
     WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.state IN ('claimed', 'unknown')
-      AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
+      AND b.provider = %(provider)s AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
 )
 """
 
 
-def has_work(channel: Channel, rail: Rail) -> bool:
-    """The rail has due sends, or a batch that must be taken up again."""
+def has_work(provider: str, channel: Channel, rail: Rail) -> bool:
+    """The rail has due sends, or a batch of its provider that must be taken up again."""
+    parameters = {"provider": provider, "channel": channel, "rail": rail, "priorities": list(PRIORITIES[rail])}
     with ledger_cursor() as cursor:
-        row = cursor.one(_WORK, {"channel": channel, "rail": rail, "priorities": list(PRIORITIES[rail])})
+        row = cursor.one(_WORK, parameters)
     return bool(row and row[0])
 
 
 def re_ticket() -> int:
     """Returns the number of tickets left. Raises redis.RedisError."""
     left = 0
-    for channel in adapters():
+    for channel, adapter in adapters().items():
         for rail in Rail:
-            if queues.depth(queue_name(channel, rail)) == 0 and has_work(channel, rail):
+            if queues.depth(queue_name(channel, rail)) == 0 and has_work(adapter.name, channel, rail):
                 left += send_ticket(channel, rail)
     return left

@@ -39,16 +39,16 @@ def record_answer(
     ruling: Ruling,
     *,
     circuit_open: bool,
-    alone: LaneKey | None = None,
 ) -> Recorded:
     """Carry out `ruling`. Everything or nothing: batch, sends, job and dead letters change in one commit."""
     why = Failure(answer.code or answer.verdict, answer.detail, answer.http_status)
     with transaction.atomic():
         match ruling.fate:
             case Fate.SENT:
-                return _sent(channel, rail, bound, answer, alone)
+                return _sent(bound, answer)
             case Fate.BOUND:
-                if answer.verdict == outcomes.MISCOUNTED:
+                # Said again until it is over: a second miscount ends it, whatever came between.
+                if outcomes.MISCOUNTED in (answer.verdict, bound.last_error):
                     why = Failure(outcomes.MISCOUNTED, answer.detail, answer.http_status)
                 kept = record.keep_bound(bound.id, bound.fence, outcomes.replay_delay(bound.attempts), why)
                 return Recorded(ruling.state, {}, fenced_out=not kept)
@@ -61,10 +61,8 @@ def record_answer(
                 return _returned(channel, rail, bound, ruling, why, circuit_open)
 
 
-def _sent(channel: Channel, rail: Rail, bound: Bound, answer: Answer, alone: LaneKey | None) -> Recorded:
+def _sent(bound: Bound, answer: Answer) -> Recorded:
     state = BatchState.PARTIAL if answer.item_errors else BatchState.ACCEPTED
-    if alone:
-        lanes.release(channel, rail, alone)
     late = not record.finish(bound.id, bound.fence, state)
     if late and not record.finish_accepted_late(bound.id, state):
         return Recorded(state, {}, fenced_out=True)
@@ -76,7 +74,7 @@ def _sent(channel: Channel, rail: Rail, bound: Bound, answer: Answer, alone: Lan
         bound.id,
         {bound.sends[i].id: Failure(e.code, e.detail, answer.http_status) for i, e in answer.item_errors.items()},
     )
-    return Recorded(state, accepted)
+    return Recorded(state, accepted, fenced_out=late)
 
 
 def _returned(channel: Channel, rail: Rail, bound: Bound, ruling: Ruling, why: Failure, circuit_open: bool) -> Recorded:

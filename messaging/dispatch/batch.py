@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
-from core.crypto import SealError
+from core.crypto import SealError, UnknownKey
 from messaging.content import RenderError
-from messaging.contents import compiled_contents
+from messaging.contents import UNKNOWN_KEY, Unreadable, compiled_contents
 from messaging.ledger import claim, record, recover
 from messaging.ledger.claim import BoundSend, Take
+from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
-from messaging.providers.base import Adapter, Item
+from messaging.providers.base import Adapter, Confirmation, Item
 from messaging.rails import Channel, Rail
 from messaging.sealing import open_recipient
+
+#: Seconds of rendering in one claim: it holds lane locks and a token. A usual batch of a hundred takes 2 ms.
+RENDER_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +43,36 @@ class Bound:
     last_error: str = ""
 
 
-def claim_batch(
-    adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, takes: Sequence[Take]
-) -> tuple[Bound | None, list[BoundSend]]:
-    """Claim up to `takes`, render, commit. Returns the batch, and the sends in it; None if nothing is left to send.
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What became of a grant. `bound`: the batch, None if nothing was left to send. `unreadable`: lanes whose sends cannot
+    be read here; they were put back, and the lane must wait. `locked`: tenants of lanes that somebody is changing.
+    `left_behind`: sends were put back that only did not fit."""
 
-    A send that cannot be rendered fails here, with its dead letter; the others go on.
-    """
+    bound: Bound | None
+    unreadable: Mapping[LaneKey, Failure]
+    locked: frozenset[int]
+    left_behind: bool
+
+
+def claim_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, takes: Sequence[Take]) -> Claimed:
+    """Claim up to `takes`, render, commit. A send that cannot be rendered fails here, with its dead letter; the others
+    go on. What does not fit into one request, or takes too long to render, goes back to wait for the next."""
     now = timezone.now().replace(microsecond=0)
     with transaction.atomic():
-        claim.lock_lanes(takes)
-        bound: list[BoundSend] = []
-        for priority, group in itertools.groupby(takes, key=lambda t: t.priority):
-            taken, _ = claim.take(channel, rail, priority, batch, list(group))
-            bound += taken
-        items, failures = _render(bound, now)
-        record.fail(batch, failures)
-        bound = [send for send in bound if send.id not in failures]
+        held = claim.lock_lanes(takes)
+        locked = frozenset(t.tenant for t in takes) - {t.tenant for t in held}
+        taken: list[BoundSend] = []
+        for priority, group in itertools.groupby(held, key=lambda t: t.priority):
+            taken += claim.take(channel, rail, priority, batch, list(group))[0]
+        work = _render(_in_turn(taken), now, max_bytes=adapter.max_body_bytes, seconds=RENDER_SECONDS)
+        record.fail(batch, work.failures)
+        body, fitting = _encode(adapter, work.items) if work.items else (b"", 0)
+        bound, rest = work.rendered[:fitting], [*work.rendered[fitting:], *work.left]
+        claim.put_back(batch, rest)
+        outcome = Claimed(None, work.unreadable, locked, bool(rest) and not work.unreadable)
         if not bound:
-            return None, []
-        body, fitting = _encode(adapter, items)
-        claim.put_back(batch, bound[fitting:])
-        bound = bound[:fitting]
+            return outcome
         claim.open_batch(
             batch,
             provider=adapter.name,
@@ -69,7 +83,17 @@ def claim_batch(
             idempotency_key=str(batch),
             rendered_at=now,
         )
-    return Bound(batch, 1, 1, body, str(batch), tuple(bound), replay=False), bound
+    return replace(outcome, bound=Bound(batch, 1, 1, body, str(batch), tuple(bound), replay=False))
+
+
+def _in_turn(sends: Sequence[BoundSend]) -> list[BoundSend]:
+    """By priority, then the tenants' first sends, their second ones …: if not all fit, all tenants have some that do."""
+    turn: dict[tuple[int, int], int] = {}
+    ordered: list[tuple[int, int, UUID, BoundSend]] = []
+    for send in sorted(sends, key=lambda s: s.id):
+        place = turn[send.priority, send.tenant] = turn.get((send.priority, send.tenant), -1) + 1
+        ordered.append((send.priority, place, send.id, send))
+    return [send for *_, send in sorted(ordered)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +111,22 @@ def reopen_batch(adapter: Adapter, batch: UUID) -> Bound | Hopeless | None:
         recovered = recover.take_over(batch)
     if recovered is None:
         return None
+
+    def hopeless(code: str, detail: str) -> Hopeless:
+        return Hopeless(batch, recovered.fence, Failure(code, detail))
+
+    if adapter.confirmation is not Confirmation.IDEMPOTENT:
+        return hopeless("cannot_be_repeated", "The provider may have it, and would send it again.")
     if recovered.too_late:
-        return Hopeless(batch, recovered.fence, Failure("replay_too_late", "Too old to be repeated safely."))
-    items, failures = _render(recovered.sends, recovered.rendered_at)
-    if not items or failures:
-        return Hopeless(batch, recovered.fence, Failure("not_reproducible", "It does not render as it did."))
-    body = adapter.encode(items)
+        return hopeless("replay_too_late", "Too old to be repeated safely.")
+    work = _render(recovered.sends, recovered.rendered_at)
+    if any(why.code == UNKNOWN_KEY for why in work.unreadable.values()):
+        return None  # a worker that has the key takes it when this lease has run out
+    if not work.items or len(work.items) != len(recovered.sends):
+        return hopeless("not_reproducible", "It does not render as it did.")
+    body = adapter.encode(work.items)
     if hashlib.sha256(body).digest() != recovered.digest:
-        return Hopeless(batch, recovered.fence, Failure("digest_differs", "It does not render to the bytes it was."))
+        return hopeless("digest_differs", "It does not render to the bytes it was.")
     return Bound(
         batch,
         recovered.fence,
@@ -107,21 +139,44 @@ def reopen_batch(adapter: Adapter, batch: UUID) -> Bound | Hopeless | None:
     )
 
 
-def _render(sends: Sequence[BoundSend], now: datetime) -> tuple[list[Item], dict[UUID, Failure]]:
+@dataclass(slots=True)
+class _Work:
+    """`items[i]` is `rendered[i]`; `left` was not rendered, or cannot be read here."""
+
+    items: list[Item] = field(default_factory=list)
+    rendered: list[BoundSend] = field(default_factory=list)
+    left: list[BoundSend] = field(default_factory=list)
+    failures: dict[UUID, Failure] = field(default_factory=dict)
+    unreadable: dict[LaneKey, Failure] = field(default_factory=dict)
+
+
+def _render(
+    sends: Sequence[BoundSend], now: datetime, *, max_bytes: float = math.inf, seconds: float = math.inf
+) -> _Work:
+    """Render `sends` in their order, until about `max_bytes` or `seconds` are used up (one goes through in any case)."""
     contents = compiled_contents(send.content for send in sends)
-    items: list[Item] = []
-    failures: dict[UUID, Failure] = {}
-    for send in sends:
+    work, size, deadline = _Work(), 0, time.monotonic() + seconds
+    for i, send in enumerate(sends):
+        if work.items and (size > max_bytes or time.monotonic() > deadline):
+            work.left += sends[i:]
+            break
         content = contents[send.content]
+        if isinstance(content, Unreadable):
+            _unreadable(work, send, content.code)
+            continue
         try:
             to, variables = open_recipient(send.id, send.sealed)
             rendered = content.template.render(variables, now)
         except RenderError as error:
-            failures[send.id] = Failure(error.code, error.detail)
+            work.failures[send.id] = Failure(error.code, error.detail)
+        except UnknownKey:
+            _unreadable(work, send, UNKNOWN_KEY)
         except SealError as error:
-            failures[send.id] = Failure("unreadable_recipient", str(error))
+            work.failures[send.id] = Failure("recipient_damaged", str(error))
         else:
-            items.append(
+            size += len(rendered.html or "") + len(rendered.text or "")
+            work.rendered.append(send)
+            work.items.append(
                 Item(
                     send_id=send.id,
                     to=to,
@@ -133,7 +188,17 @@ def _render(sends: Sequence[BoundSend], now: datetime) -> tuple[list[Item], dict
                     headers=rendered.headers,
                 )
             )
-    return items, failures
+    return work
+
+
+def _unreadable(work: _Work, send: BoundSend, code: str) -> None:
+    """A key that is missing here is there elsewhere, and a blast must not be thrown away for one row that cannot be read:
+    they wait. A single send whose own content is damaged fails: nothing but a look at its dead letter helps it."""
+    if code == UNKNOWN_KEY or send.blast is not None:
+        work.left.append(send)
+        work.unreadable[LaneKey(send.tenant, send.blast)] = Failure(code, "Its content cannot be read here.")
+    else:
+        work.failures[send.id] = Failure(code, "Its content cannot be read.")
 
 
 def _encode(adapter: Adapter, items: Sequence[Item]) -> tuple[bytes, int]:

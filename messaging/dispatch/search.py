@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from core.governor import Decision, Governor, Limits, Want
@@ -19,6 +19,8 @@ from messaging.ledger.lanes import LaneKey
 from messaging.providers.base import Adapter
 from messaging.rails import PRIORITIES, Channel, Rail
 
+#: Seconds for which a tenant without tokens is left out at most: a change of its bucket acts within 5 s.
+STARVED_SECONDS = 2.0
 #: Seconds until a provider without a bucket is looked at again: long enough to end the ticket, not to wait in a thread.
 NO_BUCKET_SECONDS = 60.0
 
@@ -58,6 +60,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.cursors: dict[int, int] = {}
+        self.alone_next = False  # the last batch was a mixed one: a lane that goes alone is next
+        self.alone_last: LaneKey | None = None
         self._starved: dict[int, float] = {}
         self._lock = threading.Lock()
 
@@ -73,7 +77,13 @@ class Memory:
             self.cursors.update(decision.cursors)
             for want, seconds in zip(wants, decision.starved, strict=True):
                 if seconds > 0:
-                    self._starved[want.tenant] = now + seconds
+                    self._starved[want.tenant] = now + min(seconds, STARVED_SECONDS)
+
+    def rest(self, tenants: Iterable[int], seconds: float) -> None:
+        """Leave these tenants out for a while."""
+        now = time.monotonic()
+        with self._lock:
+            self._starved |= dict.fromkeys(tenants, now + seconds)
 
     def next_fed(self) -> float | None:
         """Seconds until the first starved tenant has a token again."""
@@ -82,11 +92,11 @@ class Memory:
             return max(0.001, min(self._starved.values()) - now) if self._starved else None
 
 
-_memories: defaultdict[tuple[str, str], Memory] = defaultdict(Memory)
+_memories: defaultdict[tuple[str, str, str], Memory] = defaultdict(Memory)
 
 
-def memory_of(provider: str, rail: str) -> Memory:
-    return _memories[provider, rail]
+def memory_of(provider: str, channel: str, rail: str) -> Memory:
+    return _memories[provider, channel, rail]
 
 
 def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, memory: Memory) -> Grant | Later | None:
@@ -95,7 +105,7 @@ def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, m
     if limits is None:
         return Later(NO_BUCKET_SECONDS, "no_bucket", new_work_helps=False)
     later: list[Later] = []
-    found = _replay(governor, channel, rail, limits)
+    found = _replay(adapter, governor, channel, rail, limits)
     if isinstance(found, Grant):
         return found
     if found:
@@ -105,15 +115,18 @@ def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, m
         return new
     if new:
         later.append(new)
-    return min(later, key=lambda wait: wait.seconds) if later else None
+    if not later:
+        return None
+    first = min(later, key=lambda wait: wait.seconds)
+    return replace(first, new_work_helps=any(wait.new_work_helps for wait in later))
 
 
-def _replay(governor: Governor, channel: Channel, rail: Rail, limits: Limits) -> Grant | Later | None:
+def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, limits: Limits) -> Grant | Later | None:
     passed: list[UUID] = []
     refused: Later | None = None
     # Two at the most: an open circuit may refuse the batch that probed last, and take another.
     for _ in range(2):
-        batch = next_replay(channel, rail, passed)
+        batch = next_replay(adapter.name, channel, rail, passed)
         if batch is None:
             return refused
         grant = str(new_id())
@@ -135,11 +148,7 @@ def _new_work(
     if not lanes:
         fed = memory.next_fed()
         return Later(fed, "tenant", new_work_helps=True) if fed is not None else None
-    # A lane that goes alone goes when it is first in the ring; until then the others go together without it.
-    if lanes[0].alone:
-        first, chosen = lanes[0], lanes[:1]
-    else:
-        first, chosen = None, [lane for lane in lanes if not lane.alone]
+    first, chosen = _choose(lanes, memory)
     by_want: dict[tuple[int, int], list[Lane]] = defaultdict(list)
     for lane in chosen:
         by_want[lane.priority, lane.tenant].append(lane)
@@ -155,6 +164,9 @@ def _new_work(
     memory.learn(wants, decision)
     if not decision.granted:
         return Later(decision.wait, decision.reason, new_work_helps=decision.reason == "tenant")
+    memory.alone_next = first is None
+    if first:
+        memory.alone_last = LaneKey(first.tenant, first.blast)
     takes: list[Take] = []
     charged: dict[int, tuple[int, float]] = {}
     for want, share in zip(wants, decision.shares, strict=True):
@@ -171,6 +183,18 @@ def _new_work(
         alone=LaneKey(first.tenant, first.blast) if first else None,
         more=sum(lane.sends for lane in lanes) > sum(decision.shares),
     )
+
+
+def _choose(lanes: Sequence[Lane], memory: Memory) -> tuple[Lane | None, Sequence[Lane]]:
+    """Those that go together, or one that goes alone: in turn, as long as there are both. The alone ones go in turn, too."""
+    alone = sorted((lane for lane in lanes if lane.alone), key=lambda lane: (lane.tenant, str(lane.blast)))
+    together = [lane for lane in lanes if not lane.alone]
+    if not alone or (together and not memory.alone_next):
+        return None, together
+    last = memory.alone_last
+    after = [lane for lane in alone if last is None or (lane.tenant, str(lane.blast)) > (last.tenant, str(last.blast))]
+    first = (after or alone)[0]
+    return first, [first]
 
 
 def _due_lanes(adapter: Adapter, channel: Channel, rail: Rail, memory: Memory) -> list[Lane]:

@@ -1,4 +1,4 @@
-"""One leader at a time looks for work and waits for tokens on behalf of a (provider, rail) in this process.
+"""One leader at a time looks for work and waits for tokens on behalf of a (provider, channel, rail) in this process.
 
 No wake-up is lost: a thread that comes while the seat is taken raises its flag under the mutex before it acknowledges its
 ticket, and a leader learns in the same step in which it leaves the seat whether a flag came up since it last looked.
@@ -49,10 +49,10 @@ class Seat:
             self._condition.wait_for(lambda: until_flag and self._flag, timeout=seconds)
 
 
-_seats: defaultdict[tuple[str, str], Seat] = defaultdict(Seat)
+_seats: defaultdict[tuple[str, str, str], Seat] = defaultdict(Seat)
 _lock = threading.Lock()
 
 
-def seat_of(provider: str, rail: str) -> Seat:
+def seat_of(provider: str, channel: str, rail: str) -> Seat:
     with _lock:
-        return _seats[provider, rail]
+        return _seats[provider, channel, rail]

@@ -22,13 +22,15 @@ from redis.retry import Retry
 
 from core.governor import Event, Governor, Settled
 from messaging import outcomes
+from messaging.contents import UNKNOWN_KEY
 from messaging.dispatch.answer import Recorded, record_answer
-from messaging.dispatch.batch import Bound, Hopeless, claim_batch, reopen_batch
+from messaging.dispatch.batch import Bound, Claimed, Hopeless, claim_batch, reopen_batch
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
-from messaging.ledger import record
+from messaging.ledger import lanes, record
 from messaging.ledger.claim import LEASE, BoundSend
 from messaging.lifecycle import BatchState
+from messaging.outcomes import Ruling
 from messaging.providers.base import Adapter, Answer, LimitHint, Verdict
 from messaging.providers.registry import adapter_for
 from messaging.rails import Channel, Rail
@@ -40,6 +42,10 @@ log = logging.getLogger(__name__)
 REQUEST_DEADLINE = 10.0
 #: Seconds of the lease that are kept for recording the answer.
 LEASE_MARGIN = 5.0
+#: Seconds for which the tenants of lanes are left out that somebody was changing.
+LOCKED_SECONDS = 0.25
+#: Seconds for which a lane waits whose encryption key this process lacks: another one may have it.
+UNKNOWN_KEY_SECONDS = 5.0
 #: A longer wait ends the ticket: the clock leaves a new one.
 LONGEST_WAIT = 2.0
 
@@ -50,12 +56,14 @@ _GOVERNOR_TIMEOUT = 2.0
 
 @functools.cache
 def _redis() -> redis.Redis:
-    # One repetition, for a connection that Redis closed while it was idle. More would only make a dead Redis slower.
+    # Nothing is repeated: a second `acquire` would take a second token, and a probe's permit with it. A connection that was
+    # closed while it was idle is found by the ping before its next use.
     return redis.Redis.from_url(
         settings.REDIS_URL,
         socket_connect_timeout=_GOVERNOR_TIMEOUT,
         socket_timeout=_GOVERNOR_TIMEOUT,
-        retry=Retry(NoBackoff(), 1),
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=5,
     )
 
 
@@ -73,6 +81,10 @@ class Line:
     channel: Channel
     rail: Rail
 
+    @property
+    def memory(self) -> Memory:
+        return memory_of(self.adapter.name, self.channel, self.rail)
+
 
 def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
     """Serve one ticket. Returns what was recorded, None if no request was made. Safe to call for nothing."""
@@ -80,7 +92,7 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
     if adapter is None:
         raise AssertionError(f"Bug: a ticket for the channel {channel}, which has no provider")
     line = Line(adapter, governor_of(adapter.name), channel, rail)
-    seat = seat_of(adapter.name, rail)
+    seat = seat_of(adapter.name, channel, rail)
     if not seat.sit():
         return None
     started = time.monotonic()
@@ -91,9 +103,8 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
         if grant is None:
             return None
         started = time.monotonic()
-        bound = _prepare(line, grant)
+        bound, more = _prepare(line, grant)
         prepared = (grant, bound) if bound else None
-        more = grant.more
     finally:
         if seat.rise() or more:
             send_ticket(channel, rail)
@@ -102,10 +113,9 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
 
 def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
     """Look for work until there is a grant. None: nothing is due, or the wait is long enough to end the ticket."""
-    memory: Memory = memory_of(line.adapter.name, line.rail)
     while True:
         seat.look()
-        found = search(line.adapter, line.governor, line.channel, line.rail, memory)
+        found = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         match found:
             case Grant():
                 return found
@@ -118,9 +128,10 @@ def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
                 seat.wait(seconds, until_flag=helps)
 
 
-def _prepare(line: Line, grant: Grant) -> Bound | None:
-    """Turn a grant into a committed batch. Whatever is not used goes back, also when this fails."""
+def _prepare(line: Line, grant: Grant) -> tuple[Bound | None, bool]:
+    """Turn a grant into a committed batch; whether due sends stay behind. What is not used goes back, also when this fails."""
     bound: Bound | None = None
+    more = grant.more
     try:
         if grant.replay:
             reopened = reopen_batch(line.adapter, grant.batch)
@@ -129,11 +140,24 @@ def _prepare(line: Line, grant: Grant) -> Bound | None:
             else:
                 bound = reopened
         else:
-            bound, _ = claim_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes)
+            claimed = claim_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes)
+            bound = claimed.bound
+            more = more or claimed.left_behind
+            line.memory.rest(claimed.locked, LOCKED_SECONDS)
+            _hold_unreadable(line, claimed)
     finally:
         if bound is None:
             _settle(line, grant, Event.NONE, unused=True, back=_back(grant, ()))
-    return bound
+    return bound, more
+
+
+def _hold_unreadable(line: Line, claimed: Claimed) -> None:
+    """Lanes whose sends cannot be read here wait, in a transaction of their own: the claim held them FOR SHARE."""
+    for lane, why in claimed.unreadable.items():
+        with transaction.atomic():
+            seconds = UNKNOWN_KEY_SECONDS if why.code == UNKNOWN_KEY else lanes.HOLD
+            lanes.hold(line.channel, line.rail, lane, why, seconds)
+        log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
 
 
 def _give_up(hopeless: Hopeless) -> None:
@@ -157,33 +181,39 @@ def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, float
 
 def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     answer = _call(line.adapter, bound, started)
-    ruling = outcomes.rule(
-        answer.verdict, bound=bound.replay, confirmation=line.adapter.confirmation, last_error=bound.last_error
+    if answer is None:
+        answer = Answer(
+            Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely."
+        )
+        ruling, unused = outcomes.TOO_LATE_BOUND if bound.replay else outcomes.TOO_LATE, True
+    else:
+        ruling, unused = _ruling(line.adapter, bound, answer), False
+    gone_back = ruling.fate in outcomes.RETURNED
+    settled = _settle(
+        line, grant, ruling.event, unused=unused, back=_back(grant, () if gone_back else bound.sends), answer=answer
     )
-    gone_back = not bound.replay and ruling.fate in outcomes.RETURNED
-    settled = _settle(line, grant, ruling.event, back=_back(grant, () if gone_back else bound.sends), answer=answer)
-    recorded = record_answer(
-        line.channel,
-        line.rail,
-        bound,
-        answer,
-        ruling,
-        circuit_open=bool(settled and settled.circuit),
-        alone=grant.alone,
-    )
+    circuit_open = bool(settled and settled.circuit)
+    recorded = record_answer(line.channel, line.rail, bound, answer, ruling, circuit_open=circuit_open)
+    if grant.alone and recorded.accepted and not recorded.fenced_out:
+        with transaction.atomic():
+            lanes.release(line.channel, line.rail, grant.alone)
     _tell(line, bound, answer, recorded)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     return recorded
 
 
-def _call(adapter: Adapter, bound: Bound, started: float) -> Answer:
-    """The one request. Not made if it could outlive the lease: then another worker may already have the batch."""
+def _ruling(adapter: Adapter, bound: Bound, answer: Answer) -> Ruling:
+    return outcomes.rule(
+        answer.verdict, bound=bound.replay, confirmation=adapter.confirmation, last_error=bound.last_error
+    )
+
+
+def _call(adapter: Adapter, bound: Bound, started: float) -> Answer | None:
+    """The one request. None: not made, since it could outlive the lease; another worker may already have the batch."""
     left = started + LEASE - LEASE_MARGIN - time.monotonic()
     if left < REQUEST_DEADLINE:
-        return Answer(
-            Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely."
-        )
+        return None
     assert not transaction.get_connection().in_atomic_block, "Bug: a provider request inside a transaction"
     return adapter.send(
         bound.body, items=len(bound.sends), idempotency_key=bound.idempotency_key, timeout=REQUEST_DEADLINE

@@ -140,6 +140,22 @@ CROSS JOIN LATERAL (
 """
 
 
+#: Where a look that met nothing but closed tenants has stopped; null if it has seen all there are.
+RING_END = f"""
+WITH RECURSIVE
+{_ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
+{_ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
+{_ring("b_after", _BLAST_ROWS, _RUNNING, "b.tenant_id > %(cursor)s")},
+{_ring("b_upto", _BLAST_ROWS, _RUNNING, "b.tenant_id <= %(cursor)s")}
+SELECT coalesce(
+    least((SELECT tenant_id FROM s_after WHERE n = {_PROBES}), (SELECT tenant_id FROM b_after WHERE n = {_PROBES})),
+    least((SELECT tenant_id FROM s_upto WHERE n = {_PROBES}), (SELECT tenant_id FROM b_upto WHERE n = {_PROBES}))
+)
+"""
+#: Times that one look goes on behind closed tenants.
+_ROUNDS = 20
+
+
 def candidates(
     channel: Channel, rail: Rail, priority: int, *, cursor: int, starved: Collection[int], max_batch: int
 ) -> list[Lane]:
@@ -159,6 +175,15 @@ def candidates(
     }
     with ledger_cursor() as sql:
         rows = sql.all(CANDIDATES, parameters)
+        for _ in range(_ROUNDS):
+            # A thousand closed tenants in a row: look behind them, else they would hide all others for ever.
+            if rows:
+                break
+            end = sql.one(RING_END, parameters)
+            if end is None or end[0] is None:
+                break
+            parameters["cursor"] = cursor = end[0]
+            rows = sql.all(CANDIDATES, parameters)
         if sum(n for *_, n, _ in rows) <= max_batch and any(n >= _FEW for *_, n, _ in rows):
             # Not enough for a batch, and somebody may have more than was counted.
             rows = sql.all(CANDIDATES, parameters | {"full": True})
@@ -175,13 +200,13 @@ _REPLAY = """
 SELECT b.id
 FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
 WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.state IN ('claimed', 'unknown')
-  AND j.done_at IS NULL AND j.lease_until <= clock_timestamp() AND b.id <> ALL (%(passed)s::uuid[])
+  AND b.provider = %(provider)s AND j.done_at IS NULL AND j.lease_until <= clock_timestamp() AND b.id <> ALL (%(passed)s::uuid[])
 ORDER BY j.lease_until LIMIT 1
 """
 
 
-def next_replay(channel: Channel, rail: Rail, passed: Collection[UUID] = ()) -> UUID | None:
-    """The batch that has waited longest for being taken up again, without those in `passed`."""
+def next_replay(provider: str, channel: Channel, rail: Rail, passed: Collection[UUID] = ()) -> UUID | None:
+    """The provider's batch that has waited longest for being taken up again, without those in `passed`."""
     with ledger_cursor() as sql:
-        row = sql.one(_REPLAY, {"channel": channel, "rail": rail, "passed": list(passed)})
+        row = sql.one(_REPLAY, {"provider": provider, "channel": channel, "rail": rail, "passed": list(passed)})
     return row[0] if row else None

@@ -43,17 +43,19 @@ class BoundSend:
     attempts: int
 
 
-_LOCK_TENANTS = "SELECT FROM core_tenants WHERE id = ANY (%(tenants)s::bigint[]) ORDER BY id FOR SHARE"
-_LOCK_BLASTS = "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR SHARE"
+_LOCK_TENANTS = "SELECT id FROM core_tenants WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id FOR SHARE SKIP LOCKED"
+_LOCK_BLASTS = "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR SHARE SKIP LOCKED"
 
 
-def lock_lanes(takes: Sequence[Take]) -> None:
-    """Hold the lanes FOR SHARE: whoever pauses or cancels one waits for this claim, and this claim for them."""
+def lock_lanes(takes: Sequence[Take]) -> list[Take]:
+    """Hold the lanes FOR SHARE, so that whoever pauses or cancels one waits for this claim. Returns the takes whose lane
+    is held: one that somebody is changing at this moment is left out, and nobody else waits for him."""
     with ledger_cursor() as sql:
-        if tenants := [t.tenant for t in takes if t.blast is None]:
-            sql.run(_LOCK_TENANTS, {"tenants": tenants})
-        if blasts := [t.blast for t in takes if t.blast is not None]:
-            sql.run(_LOCK_BLASTS, {"blasts": blasts})
+        tenants = {t.tenant for t in takes if t.blast is None}
+        blasts = {t.blast for t in takes if t.blast is not None}
+        held = {row[0] for row in sql.all(_LOCK_TENANTS, {"ids": list(tenants)})} if tenants else set()
+        held |= {row[0] for row in sql.all(_LOCK_BLASTS, {"ids": list(blasts)})} if blasts else set()
+    return [t for t in takes if (t.tenant if t.blast is None else t.blast) in held]
 
 
 # The update takes its ids as an array: joined to the picked rows, a generic plan would hash the whole ledger.
@@ -96,7 +98,7 @@ RETURNING s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.e
 def take(
     channel: Channel, rail: Rail, priority: int, batch: UUID, takes: Sequence[Take]
 ) -> tuple[list[BoundSend], int]:
-    """Bind up to `takes` due sends of one priority to `batch`, oldest first. Returns them (by id) and how many expired.
+    """Bind up to `takes` due sends of one priority to `batch`, oldest first. Returns them (in no order) and how many expired.
 
     Lanes that were paused, cancelled or held since the candidates were read give nothing.
     """
@@ -125,7 +127,7 @@ def take(
             expired += 1
         else:
             bound.append(BoundSend(pk, tenant, blast, content, prio, bytes(sealed), expires_at, attempts))
-    return sorted(bound, key=lambda s: (s.priority, s.id)), expired
+    return bound, expired
 
 
 _PUT_BACK = """

@@ -64,9 +64,10 @@ def isolate(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
     _write(channel, rail, lanes, {"isolated": True})
 
 
-def hold(channel: Channel, rail: Rail, lane: LaneKey, why: Failure) -> None:
-    """The lane waits; one of its sends tries again every `HOLD` seconds, until one is accepted."""
-    _write(channel, rail, [lane], {"isolated": True, "code": why.code or "refused", "detail": why.detail})
+def hold(channel: Channel, rail: Rail, lane: LaneKey, why: Failure, seconds: float = HOLD) -> None:
+    """The lane waits; one of its sends tries again after `seconds`, until one is accepted."""
+    values = {"isolated": True, "code": why.code or "refused", "detail": why.detail, "hold": seconds}
+    _write(channel, rail, [lane], values)
 
 
 def release(channel: Channel, rail: Rail, lane: LaneKey) -> None:

@@ -6,7 +6,6 @@ import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
 import django.db.models.functions.datetime
-import messaging.lifecycle
 from django.db import migrations, models
 
 
@@ -26,7 +25,7 @@ class Migration(migrations.Migration):
                 ('provider', models.CharField(max_length=32)),
                 ('channel', models.CharField(max_length=16)),
                 ('rail', models.CharField(max_length=16)),
-                ('state', models.CharField(default=messaging.lifecycle.BatchState['CLAIMED'], max_length=20)),
+                ('state', models.CharField(default='claimed', max_length=20)),
                 ('send_ids', django.contrib.postgres.fields.ArrayField(base_field=models.UUIDField(), size=None)),
                 ('digest', models.BinaryField(max_length=32)),
                 ('idempotency_key', models.CharField(max_length=64)),
@@ -73,7 +72,7 @@ class Migration(migrations.Migration):
                 ('category', models.CharField(max_length=16)),
                 ('rail', models.CharField(max_length=16)),
                 ('priority', models.SmallIntegerField()),
-                ('state', models.CharField(default=messaging.lifecycle.BlastState['PLANNING'], max_length=16)),
+                ('state', models.CharField(default='planning', max_length=16)),
                 ('not_before', models.DateTimeField(blank=True, null=True)),
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
                 ('has_due', models.BooleanField(default=False)),
@@ -272,7 +271,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='send',
-            index=models.Index(condition=models.Q(('status', 'scheduled')), fields=['not_before'], name='messaging_sends_wake'),
+            index=models.Index(condition=models.Q(('status', 'scheduled')), fields=['priority', 'not_before'], name='messaging_sends_wake'),
         ),
         migrations.AddIndex(
             model_name='send',

@@ -21,7 +21,7 @@ class Batch(models.Model):
     provider = models.CharField(max_length=32)
     channel = models.CharField(max_length=16)
     rail = models.CharField(max_length=16)
-    state = models.CharField(max_length=20, default=BatchState.CLAIMED)
+    state = models.CharField(max_length=20, default=BatchState.CLAIMED.value)
     send_ids = ArrayField(models.UUIDField())
     digest = models.BinaryField(max_length=32)
     idempotency_key = models.CharField(max_length=64)

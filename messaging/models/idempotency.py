@@ -7,7 +7,7 @@ from core.models import Tenant
 
 
 class IdempotencyKey(models.Model):
-    """A tenant's promise that two requests are the same one. Kept `IDEMPOTENCY_DAYS`, then pruned by the clock."""
+    """A tenant's promise that two requests are the same one. Kept for `messaging.clock.steps.KEEP_DAYS`, then pruned."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, db_index=False, related_name="+")
     operation = models.CharField(max_length=16)  # "sends" | "blasts"

@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from messaging.dispatch import turn
-from messaging.dispatch.search import Grant, memory_of, search
+from messaging.dispatch.search import Grant, search
 from messaging.models import Blast, Send
 from messaging.providers.registry import adapter_for, adapters
 from messaging.rails import PRIORITIES, PRIORITY_OF, RAIL_OF, Category, Channel, Rail, queue_name
@@ -79,7 +79,7 @@ def test_a_send_that_slipped_past_the_check_stops_the_claim(rig: Rig) -> None:
     try:
         Send.objects.update(category="marketing")
         line = turn.Line(adapter_for(Channel.EMAIL), rig.governor, Channel.EMAIL, Rail.TRANSACTIONAL)  # type: ignore[arg-type]
-        grant = search(line.adapter, line.governor, line.channel, line.rail, memory_of("resend", line.rail))
+        grant = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         assert isinstance(grant, Grant)
         with pytest.raises(AssertionError, match=r"Bug: send .* of category marketing"):
             turn._prepare(line, grant)

@@ -97,8 +97,8 @@ def test_candidates_claim_and_record_read_a_bounded_number_of_pages(loaded: dict
     _check(_explain(claim._TAKE, _claim_parameters(loaded, 100)), 5_000)
     singles = {"tenants": loaded["singles"], "sends": [2] * 50, "blasts": [], "blast_sends": []}
     _check(_explain(claim._TAKE, MARKETING | {"batch": new_id()} | singles), 6_000)
-    _check(_explain(_REPLAY, MARKETING | {"passed": []}), 50)
-    _check(_explain(_WORK, MARKETING | {"priorities": [2]}), 50)
+    _check(_explain(_REPLAY, MARKETING | {"provider": "resend", "passed": []}), 50)
+    _check(_explain(_WORK, MARKETING | {"provider": "resend", "priorities": [2]}), 50)
 
 
 def test_a_claim_costs_the_same_per_send_whatever_the_backlog(loaded: dict[str, Any]) -> None:
