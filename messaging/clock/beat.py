@@ -11,13 +11,14 @@ import redis
 from django.db import Error, close_old_connections
 
 from messaging.clock import steps
+from messaging.clock.counts import fold_deltas, prune_paces
 from messaging.clock.tickets import re_ticket
 
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.5
 #: Beats between two runs of the steps that only tidy up.
-_TIDY_EVERY = 120
+_TIDY_EVERY = 10
 
 #: The order matters: what wakes is seen by the hints, what the hints say is seen by the re-ticketing.
 _STEPS: dict[str, Callable[[], int]] = {
@@ -27,8 +28,9 @@ _STEPS: dict[str, Callable[[], int]] = {
     "refresh_hints": steps.refresh_hints,
     "finish_blasts": steps.finish_blasts,
     "re_ticket": re_ticket,
+    "fold_deltas": fold_deltas,
 }
-_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune}
+_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune, "prune_paces": prune_paces}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The tables of the domain. One file per concept."""
 
 from messaging.models.batch import Batch
-from messaging.models.blast import Blast, BlastReject
+from messaging.models.blast import Blast, BlastReject, BlastUpload
 from messaging.models.bucket import RateLimitBucket
 from messaging.models.content import Content
+from messaging.models.counts import BlastCount, BlastDelta, BlastFold, BlastPace
 from messaging.models.idempotency import IdempotencyKey
 from messaging.models.lane import TenantLane
 from messaging.models.send import Send
@@ -12,7 +13,12 @@ from messaging.models.sender_domain import SenderDomain
 __all__ = [
     "Batch",
     "Blast",
+    "BlastCount",
+    "BlastDelta",
+    "BlastFold",
+    "BlastPace",
     "BlastReject",
+    "BlastUpload",
     "Content",
     "IdempotencyKey",
     "RateLimitBucket",

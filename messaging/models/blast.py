@@ -11,10 +11,10 @@ from messaging.models.lane import LaneMixin
 
 
 class Blast(LaneMixin):
-    """Many sends planned together from one content. Its row is their lane: paused, held, cancelled and expired here.
+    """Many sends planned together from one content. Its row is their lane: paused, held and cancelled here.
 
     `has_due` and `low` are hints (notes in docs/decisions): `low` is an id at or below its first queued send, and
-    `has_due` says that there is one. The clock writes them from facts; whoever makes sends due sets `has_due` too.
+    `has_due` says that there is one. The clock writes them from facts; launch and resume set `has_due` too.
     A wrong hint delays a marketing blast by one beat of the clock and never loses a send.
     """
 
@@ -26,7 +26,7 @@ class Blast(LaneMixin):
     category = models.CharField(max_length=16)
     rail = models.CharField(max_length=16)
     priority = models.SmallIntegerField()
-    state = models.CharField(max_length=16, default=BlastState.PLANNING)
+    state = models.CharField(max_length=16, default=BlastState.PLANNING.value)
     not_before = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     has_due = models.BooleanField(default=False)
@@ -71,17 +71,43 @@ class Blast(LaneMixin):
         return str(self.pk)
 
 
+class BlastUpload(models.Model):
+    """One list of recipients read into a blast: how far, and what came of it. A list given to `plan_blast` is number 1.
+
+    `lease_until` is set while somebody reads it, a little ahead: until then no other list may be read into the blast.
+    Without `finished_at` it was cut, or is being read.
+    """
+
+    blast = models.ForeignKey(Blast, on_delete=models.CASCADE, db_index=False, related_name="uploads")
+    number = models.IntegerField()
+    rows_read = models.BigIntegerField(default=0)
+    planned = models.BigIntegerField(default=0)
+    duplicates = models.BigIntegerField(default=0)
+    rejected = models.BigIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "messaging_blast_uploads"
+        constraints = [models.UniqueConstraint(name="messaging_blast_uploads_one", fields=["blast", "number"])]
+
+    def __str__(self) -> str:
+        return f"{self.blast_id} {self.number}"
+
+
 class BlastReject(models.Model):
     """A row of a recipient list that became no send: its line and why. Never the row itself (it may hold an address)."""
 
     blast = models.ForeignKey(Blast, on_delete=models.CASCADE, db_index=False, related_name="rejects")
+    upload = models.IntegerField(default=1, help_text="Number of the list within the blast.")
     line = models.BigIntegerField(help_text="1 is the header of a CSV file.")
     code = models.CharField(max_length=64)
     reason = models.TextField()
 
     class Meta:
         db_table = "messaging_blast_rejects"
-        constraints = [models.UniqueConstraint(name="messaging_blast_rejects_one", fields=["blast", "line"])]
+        constraints = [models.UniqueConstraint(name="messaging_blast_rejects_one", fields=["blast", "upload", "line"])]
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.code}"

@@ -21,7 +21,7 @@ from messaging.models import Blast
 from messaging.planner.launch import OPERATION
 from messaging.rails import PRIORITY_OF, RAIL_OF, Category, Channel
 from messaging.sender_domains import require_sender_domain
-from messaging.submission import MAX_AHEAD, parse_category, parse_channel, parse_time
+from messaging.submission import check_times, parse_category, parse_channel, parse_time, require_bucket
 
 MAX_NAME = 200
 
@@ -59,15 +59,12 @@ class Draft:
             from_=from_, subject=subject, html=html, text=text, reply_to=reply_to, headers=headers
         )
         starts, ends = parse_time(not_before, "not_before"), parse_time(expires_at, "expires_at")
-        if starts and starts > now + MAX_AHEAD:
-            raise InvalidInput("too_far_ahead", "not_before may be at most 365 days ahead.", field="not_before")
-        if ends and ends <= max(now, starts or now):
-            raise InvalidInput(
-                "expires_too_early", "expires_at must be later than now and than not_before.", field="expires_at"
-            )
+        check_times(starts, ends, now)
+        checked = parse_channel(channel)
+        require_bucket(checked)
         return cls(
             document=document,
-            channel=parse_channel(channel),
+            channel=checked,
             category=parse_category(category),
             name=_name(name),
             not_before=starts,

@@ -5,35 +5,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from uuid import UUID
-
-from django.db import transaction
 
 from messaging.errors import Conflict
 from messaging.planner.encode import Chunk, Encoder
 from messaging.planner.rows import Row, chunks
-from messaging.planner.store import Counts, has_all_of, lock_planning, write_chunk
+from messaging.planner.store import has_all_of, write_chunk
+from messaging.planner.uploads import Counts, Upload, keep_lease
 
 
-def fill(blast_id: UUID, rows: Iterator[Row], encoder: Encoder, tell: Callable[[Counts], None]) -> Counts:
-    """Add `rows` to the blast, chunk by chunk; `tell` is called at the start and after each commit.
+def fill(upload: Upload, rows: Iterator[Row], encoder: Encoder, tell: Callable[[Counts], None]) -> Counts:
+    """Add `rows` to the blast of an open upload, chunk by chunk; `tell` is called at the start and after each commit.
 
-    Rows that the blast has read already (it was interrupted) are read again, checked to be the same recipients, and
+    Rows that the upload has read already (it was interrupted) are read again, checked to be the same recipients, and
     skipped. Raises Conflict: `recipients_differ`, or as `write_chunk`. What was committed stays: call it again with the
     same rows and it goes on.
 
     While the database takes one chunk, the next one is encoded in a thread: two cores work, and the source is read in
     the caller's thread (it may be a query of his).
     """
-    with transaction.atomic():  # waits for a chunk that a killed planner's connection still has in hand
-        counts = lock_planning(blast_id)
-    tell(counts)
+    tell(upload.counts)
     with ThreadPoolExecutor(1, "planner-encode") as pool:
-        _skip(blast_id, counts, _encoded(pool, encoder, itertools.islice(rows, counts.rows)))
+        _skip(upload, _encoded(pool, encoder, itertools.islice(rows, upload.counts.rows)))
         for chunk in _encoded(pool, encoder, rows):
-            counts = write_chunk(blast_id, counts, chunk)
-            tell(counts)
-    return counts
+            tell(write_chunk(upload, chunk))
+    return upload.counts
 
 
 def _encoded(pool: ThreadPoolExecutor, encoder: Encoder, rows: Iterable[Row]) -> Iterator[Chunk]:
@@ -48,19 +43,20 @@ def _encoded(pool: ThreadPoolExecutor, encoder: Encoder, rows: Iterable[Row]) ->
         yield ahead.result()
 
 
-def _skip(blast_id: UUID, counts: Counts, encoded: Iterable[Chunk]) -> None:
-    """Make sure that the rows read before are the ones that the blast was made from.
+def _skip(upload: Upload, encoded: Iterable[Chunk]) -> None:
+    """Make sure that the rows read before are the ones that this upload began with.
 
     Skipping rows of another list would leave people out without a word. Recipients and rejected lines are compared,
     values of variables are not.
     """
     rows = rejected = 0
     for chunk in encoded:
-        if not has_all_of(blast_id, chunk):
+        if not has_all_of(upload, chunk):
             raise _other_list()
+        keep_lease(upload)
         rows += chunk.rows
         rejected += len(chunk.rejects)
-    if (rows, rejected) != (counts.rows, counts.rejected):
+    if (rows, rejected) != (upload.counts.rows, upload.counts.rejected):
         raise _other_list()
 
 

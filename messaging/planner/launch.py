@@ -8,10 +8,11 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models.functions import Now
 
-from messaging.errors import Conflict
+from messaging.errors import Conflict, InvalidInput
 from messaging.lanes import lock_blast, make_due
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, IdempotencyKey
+from messaging.planner.uploads import check_none_is_read
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ OPERATION = "blasts"  # of its idempotency keys
 def launch_blast(blast_id: UUID, *, tenant_id: int | None = None) -> Blast:
     """Let a planned blast be sent: at once, or from its `not_before` on. Safe to repeat; a launched blast stays as it is.
 
-    Raises NotFound, and Conflict: `blast_cancelled`, `no_recipients`.
+    Raises NotFound, InvalidInput `no_valid_recipients`, and Conflict: `blast_cancelled`, `upload_in_progress`.
     """
     with transaction.atomic():
         blast = lock_blast(blast_id, tenant_id)
@@ -30,7 +31,8 @@ def launch_blast(blast_id: UUID, *, tenant_id: int | None = None) -> Blast:
         if blast.state != BlastState.PLANNING:
             return blast
         if not blast.planned:
-            raise Conflict("no_recipients", "The blast has no recipients yet: add some, then launch it.")
+            raise InvalidInput("no_valid_recipients", "The blast has no recipients yet: add some, then launch it.")
+        check_none_is_read(blast.pk)
         blast.state = BlastState.RUNNING
         make_due(blast)
         blast.launched_at = Now()

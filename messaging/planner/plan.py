@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator
-from datetime import datetime
 from uuid import UUID
 
+from django.db import transaction
 from django.utils import timezone
 
 from core.models import Tenant
-from messaging.content import Template, compile_document
-from messaging.contents import compiled_contents
+from messaging.content import compile_document
+from messaging.contents import compiled_content
 from messaging.errors import InvalidInput, NotFound
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, BlastReject
@@ -20,16 +19,17 @@ from messaging.planner.draft import Draft, require_may_send
 from messaging.planner.encode import Encoder
 from messaging.planner.fill import fill
 from messaging.planner.launch import give_up, launch_blast
+from messaging.planner.prepare import prepare
 from messaging.planner.results import OnProgress, PlanResult, Progress
 from messaging.planner.rows import Row
-from messaging.planner.sources import Recipients, Source, open_source
-from messaging.planner.store import Counts
+from messaging.planner.sources import Recipients, open_source
+from messaging.planner.uploads import Counts, finish_upload, leave_upload, open_upload
 from messaging.rails import Category, Channel
 
 log = logging.getLogger(__name__)
 
-#: Rows looked at before anything is stored: enough to see that the list and the template belong together.
-_SAMPLE_ROWS = 100
+#: The number of the list that a plan is made from. A later one is appended through `planner.append`.
+_UPLOAD = 1
 
 
 def plan_blast(
@@ -63,7 +63,7 @@ def plan_blast(
     same. The same key after the launch answers the same result; with another content or other options: Conflict.
 
     Raises `messaging.errors.MessagingError`. InvalidInput, Forbidden, TooLarge and Unavailable come before anything is
-    stored, but for `no_valid_recipients` and for a stream that stops being UTF-8 midway. Conflict: see `planner.store`,
+    stored, but for `no_valid_recipients` and for a stream that stops being UTF-8 midway. Conflict: see `planner.uploads`,
     `planner.fill`. Inside the caller's `atomic()` all of it belongs to his transaction.
     """
     now = timezone.now()
@@ -84,7 +84,7 @@ def plan_blast(
     )
     require_may_send(tenant, draft.document.sender_domain)
     with open_source(recipients) as source:
-        encoder, rows = _prepare(compile_document(draft.document), source, now)
+        encoder, rows = prepare(compile_document(draft.document), source, now)
         blast = draft.begin(tenant)
         if blast.state != BlastState.PLANNING:
             return PlanResult.of(blast, replayed=True)
@@ -111,27 +111,8 @@ def resume_planning(
     if blast.state != BlastState.PLANNING:
         return PlanResult.of(blast, replayed=True)
     with open_source(recipients) as source:
-        encoder, rows = _prepare(compiled_contents([blast.content_id])[blast.content_id].template, source, now)
+        encoder, rows = prepare(compiled_content(blast.content).template, source, now)
         return _plan(blast, encoder, rows, source.total, launch, progress)
-
-
-def _prepare(template: Template, source: Source, now: datetime) -> tuple[Encoder, Iterator[Row]]:
-    """Raise InvalidInput if the list is empty, or lacks a variable, or the template works with none of its first rows."""
-    if missing := sorted(template.names() - source.names):
-        names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
-        raise InvalidInput(
-            "undefined_variable",
-            f"The template uses {names}, which the list of recipients does not have. Add it to the list (in a CSV file a"
-            " column of that name, in the same case), or correct the template.",
-            field="variables",
-        )
-    encoder = Encoder(template, now)
-    rows = source.rows(template.names())
-    sample = list(itertools.islice(rows, _SAMPLE_ROWS))
-    if not sample:
-        raise source.nothing()
-    encoder.check_sample(sample)
-    return encoder, itertools.chain(sample, rows)
 
 
 def _plan(
@@ -141,7 +122,14 @@ def _plan(
         if progress is not None:
             progress(Progress(blast.pk, counts.rows, counts.planned, counts.duplicates, counts.rejected, total))
 
-    counts = fill(blast.pk, rows, encoder, tell)
+    with transaction.atomic():  # waits for a chunk that a killed planner's connection still has in hand
+        upload = open_upload(blast.pk, _UPLOAD, join=True)
+    try:
+        counts = fill(upload, rows, encoder, tell)
+    except BaseException:
+        leave_upload(upload)
+        raise
+    finish_upload(upload)
     log.info(
         "blast_planned",
         extra={

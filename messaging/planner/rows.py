@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 CHUNK_ROWS = 5_000
 #: Characters of one chunk: what keeps memory flat when rows are large (5,000 records of 64 KiB would be 320 MB).
 CHUNK_SIZE = 8_000_000
+#: Seconds in which a chunk is collected: a list that comes in slowly is written as it comes.
+CHUNK_SECONDS = 10.0
 
 
 class Recipient(NamedTuple):
@@ -33,16 +36,19 @@ Row = Recipient | Reject
 
 
 def chunks(rows: Iterable[Row], max_rows: int = CHUNK_ROWS, max_size: int = CHUNK_SIZE) -> Iterator[list[Row]]:
-    """`rows` in lists of at most `max_rows`, each closed by the row that brings it to `max_size` characters."""
+    """`rows` in lists of at most `max_rows`, each closed by the row that brings it to `max_size` characters, or that comes
+    `CHUNK_SECONDS` after its first."""
     chunk: list[Row] = []
     size = 0
+    end = time.monotonic() + CHUNK_SECONDS
     for row in rows:
         chunk.append(row)
         if type(row) is Recipient:
             size += row.size
-        if len(chunk) >= max_rows or size >= max_size:
+        if len(chunk) >= max_rows or size >= max_size or time.monotonic() > end:
             yield chunk
             chunk = []
             size = 0
+            end = time.monotonic() + CHUNK_SECONDS
     if chunk:
         yield chunk

@@ -1,13 +1,13 @@
 """One chunk, one transaction: its sends, its rejected rows and how far the list was read become visible together.
 
-So a planner that is killed leaves a blast that says exactly which rows are in it. The blast row is locked first and
-must stand where this planner left it: a second planner, a cancellation or a launch is noticed before anything is written.
+So a planner that is killed leaves a blast that says exactly which rows are in it. The blast row is locked first, and the
+upload must stand where this planner left it: a second planner, a cancellation or a launch is noticed before anything is
+written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from uuid import UUID
 
 import psycopg
@@ -15,25 +15,9 @@ from django.db import connection, transaction
 from psycopg.rows import TupleRow
 
 from core.db import ledger_cursor
-from messaging.errors import Conflict, NotFound
-from messaging.lifecycle import BlastState
 from messaging.planner.encode import Chunk
 from messaging.planner.rows import Reject
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of a blast: rows = planned + duplicates + rejected, at every commit."""
-
-    rows: int
-    planned: int
-    duplicates: int
-    rejected: int
-
-
-_LOCK = """
-SELECT state, rows_read, planned, duplicates, rejected FROM messaging_blasts WHERE id = %(blast)s FOR NO KEY UPDATE
-"""
+from messaging.planner.uploads import LEASE_SECONDS, Counts, Upload, check_undisturbed, lock_planning
 
 # One per connection. Created in every transaction that uses it (a connection pooler may give each another server
 # connection), emptied before use (inside a caller's transaction there is no commit that would).
@@ -59,76 +43,69 @@ ON CONFLICT (blast_id, fingerprint) WHERE blast_id IS NOT NULL DO NOTHING
 """
 
 _REJECTS = """
-INSERT INTO messaging_blast_rejects (blast_id, line, code, reason)
-SELECT %(blast)s, r.line, r.code, r.reason
+INSERT INTO messaging_blast_rejects (blast_id, upload, line, code, reason)
+SELECT %(blast)s, %(upload)s, r.line, r.code, r.reason
 FROM unnest(%(lines)s::bigint[], %(codes)s::text[], %(reasons)s::text[]) AS r (line, code, reason)
 """
 
 _PROGRESS = """
-UPDATE messaging_blasts SET rows_read = %(rows)s, planned = %(planned)s, duplicates = %(duplicates)s, rejected = %(rejected)s
-WHERE id = %(blast)s
+WITH whole AS (
+    UPDATE messaging_blasts
+    SET rows_read = rows_read + %(rows)s, planned = planned + %(planned)s, duplicates = duplicates + %(duplicates)s,
+        rejected = rejected + %(rejected)s
+    WHERE id = %(blast)s
+)
+UPDATE messaging_blast_uploads
+SET rows_read = rows_read + %(rows)s, planned = planned + %(planned)s, duplicates = duplicates + %(duplicates)s,
+    rejected = rejected + %(rejected)s, lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+WHERE blast_id = %(blast)s AND number = %(upload)s
+RETURNING lease_until
 """
 
 _KNOWN = """
 SELECT (SELECT count(*) FROM messaging_sends WHERE blast_id = %(blast)s AND fingerprint = ANY(%(fingerprints)s::bytea[])),
-       (SELECT count(*) FROM messaging_blast_rejects WHERE blast_id = %(blast)s AND line = ANY(%(lines)s::bigint[]))
+       (SELECT count(*) FROM messaging_blast_rejects
+        WHERE blast_id = %(blast)s AND upload = %(upload)s AND line = ANY(%(lines)s::bigint[]))
 """
 
 
-def lock_planning(blast_id: UUID) -> Counts:
-    """Lock the blast for this transaction. Raises NotFound, Conflict (`blast_cancelled`, `blast_launched`)."""
-    with ledger_cursor() as cursor:
-        found = cursor.one(_LOCK, {"blast": blast_id})
-    if found is None:
-        raise NotFound("unknown_blast", "There is no such blast.")
-    state, *counts = found
-    if state == BlastState.CANCELLED:
-        raise Conflict("blast_cancelled", "The blast was cancelled: nothing of it is sent. Plan a new one.")
-    if state != BlastState.PLANNING:
-        raise Conflict("blast_launched", "The blast was launched: recipients can no longer be added. Plan a new one.")
-    return Counts(*counts)
+def write_chunk(upload: Upload, chunk: Chunk) -> Counts:
+    """Add `chunk` to the blast. Returns the counts of the upload after it, and moves `upload` on.
 
-
-def write_chunk(blast_id: UUID, before: Counts, chunk: Chunk) -> Counts:
-    """Add `chunk` to the blast, which this planner left at `before`. Returns the counts after it.
-
-    Raises what `lock_planning` raises, and Conflict `planning_in_progress`; then nothing of the chunk was written.
+    Raises what `lock_planning` and `check_undisturbed` raise; then nothing of the chunk was written.
     """
     with transaction.atomic():
-        if lock_planning(blast_id) != before:
-            raise Conflict(
-                "planning_in_progress", "Another planner is reading recipients into this blast. Let it finish."
-            )
-        planned = _insert(blast_id, chunk)
-        valid = len(chunk.fingerprints)
-        after = Counts(
-            before.rows + chunk.rows,
-            before.planned + planned,
-            before.duplicates + valid - planned,
-            before.rejected + len(chunk.rejects),
-        )
+        lock_planning(upload.blast_id)
+        check_undisturbed(upload)
+        planned = _insert(upload.blast_id, chunk)
+        where = {"blast": upload.blast_id, "upload": upload.number}
+        done = Counts(chunk.rows, planned, len(chunk.fingerprints) - planned, len(chunk.rejects))
         with ledger_cursor() as cursor:
             if chunk.rejects:
-                cursor.run(_REJECTS, {"blast": blast_id, **_columns(chunk.rejects)})
-            cursor.run(
+                cursor.run(_REJECTS, where | _columns(chunk.rejects))
+            moved = cursor.one(
                 _PROGRESS,
-                {
-                    "blast": blast_id,
-                    "rows": after.rows,
-                    "planned": after.planned,
-                    "duplicates": after.duplicates,
-                    "rejected": after.rejected,
+                where
+                | {
+                    "rows": done.rows,
+                    "planned": done.planned,
+                    "duplicates": done.duplicates,
+                    "rejected": done.rejected,
+                    "lease": LEASE_SECONDS,
                 },
             )
-    return after
+            assert moved is not None
+    upload.counts, upload.lease = upload.counts.plus(done), moved[0]
+    return upload.counts
 
 
-def has_all_of(blast_id: UUID, chunk: Chunk) -> bool:
-    """Whether the blast has a send for every good row of `chunk`, and has rejected the lines of the others."""
+def has_all_of(upload: Upload, chunk: Chunk) -> bool:
+    """Whether the blast has a send for every good row of `chunk`, and the upload rejected the lines of the others."""
     distinct = sorted(set(chunk.fingerprints))
     lines = [reject.line for reject in chunk.rejects]
+    parameters = {"blast": upload.blast_id, "upload": upload.number, "fingerprints": distinct, "lines": lines}
     with ledger_cursor() as cursor:
-        found = cursor.one(_KNOWN, {"blast": blast_id, "fingerprints": distinct, "lines": lines})
+        found = cursor.one(_KNOWN, parameters)
     return found == (len(distinct), len(lines))
 
 
