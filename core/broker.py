@@ -16,7 +16,7 @@ from dramatiq.common import current_millis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-#: Seconds that an enqueue may spend on connecting, and on the answer. Together below the 250 ms of the queue port.
+#: Seconds that an enqueue may spend on connecting, and on each answer; `core.queues` bounds the whole.
 PRODUCER_TIMEOUT = 0.1
 
 

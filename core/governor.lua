@@ -3,7 +3,7 @@
 -- KEYS[1] state    hash        global level, waiting mark, block, ring cursors, circuit
 -- KEYS[2] tenants  hash        tenant id -> "tokens:at:mark"
 -- KEYS[3] flights  sorted set  grant id -> time at which it is forgotten
--- ARGV[1] "acquire" | "settle"
+-- ARGV[1] "acquire" | "late" | "settle"
 -- ARGV[2] arguments as JSON (units: seconds, tokens)
 --
 -- Times are seconds since the epoch from Redis' own clock. Replies are arrays; times in replies are microseconds.
@@ -447,6 +447,19 @@ local function settle()
   }
 end
 
+------------------------------------------------------------------------------------------------------------------- late
+
+-- A request leaves later than its grant. The provider counts when it arrives: what comes after it comes later as well, so
+-- that the distance that the refill stands for is kept on the wire.
+local function late()
+  local request = args.request
+  put_number('tokens', math.max(-1, global_level(request) - args.seconds * request[2]))
+  put_number('at', now)
+  flush()
+  return {1, micros(now)}
+end
+
 if ARGV[1] == 'acquire' then return acquire() end
+if ARGV[1] == 'late' then return late() end
 if ARGV[1] == 'settle' then return settle() end
 return redis.error_reply('governor: unknown operation ' .. tostring(ARGV[1]))

@@ -144,6 +144,10 @@ class Governor:
             cursors=dict(reply[8]),
         )
 
+    def late(self, seconds: float, limits: Limits) -> None:
+        """The request of a grant leaves `seconds` later than usual: later ones are put off as much."""
+        self._call("late", seconds=seconds, request=limits.request.packed())
+
     def settle(
         self,
         *,

@@ -6,10 +6,12 @@ Redis away it answers False within 250 ms (and at once while a recent failure sa
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import dramatiq
@@ -23,35 +25,68 @@ log = logging.getLogger(__name__)
 _PAUSE_AFTER_FAILURE = 1.0
 
 
+#: Seconds for which a caller waits at most. Time-outs of a connection count each of its several exchanges anew (and a
+#: name server's not at all), so the enqueue itself runs in a thread of its own.
+_PATIENCE = 0.2
+#: Enqueues under way at most. With Redis slow, further ones are not tried: the clock makes up for them.
+_UNDER_WAY = 8
+
+
 class _Breaker:
+    """Open for `_PAUSE_AFTER_FAILURE` after an enqueue failed or was too slow."""
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._until = 0.0
 
     def open(self) -> bool:
         return time.monotonic() < self._until
 
     def trip(self) -> None:
-        with self._lock:
-            self._until = time.monotonic() + _PAUSE_AFTER_FAILURE
+        self._until = time.monotonic() + _PAUSE_AFTER_FAILURE
 
     def reset(self) -> None:
         self._until = 0.0
 
 
+class _Producer:
+    """A few threads that enqueue. Made anew in a forked child, where threads do not live on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fresh()
+        os.register_at_fork(after_in_child=self._fresh)
+
+    def _fresh(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._free = threading.BoundedSemaphore(_UNDER_WAY)
+
+    def run(self, enqueue: Callable[[], object]) -> None:
+        """Run `enqueue` for at most `_PATIENCE`. Raises its error, or TimeoutError; then it may still come to pass."""
+        if not self._free.acquire(blocking=False):
+            raise TimeoutError
+        with self._lock:
+            self._pool = self._pool or ThreadPoolExecutor(_UNDER_WAY, "enqueue")
+        future = self._pool.submit(enqueue)
+        future.add_done_callback(lambda _: self._free.release())
+        future.result(_PATIENCE)
+
+
 breaker = _Breaker()
+_producer = _Producer()
 
 
 def enqueue(queue: str, actor: str) -> bool:
-    """Put a message without arguments for `actor` on `queue`. False: it is not there, and nobody needs to care."""
+    """Put a message without arguments for `actor` on `queue`. False: it may not be there, and nobody needs to care."""
     if breaker.open():
         return False
     message: dramatiq.Message[None] = dramatiq.Message(
         queue_name=queue, actor_name=actor, args=(), kwargs={}, options={}
     )
+    broker = dramatiq.get_broker()
     try:
-        dramatiq.get_broker().enqueue(message)
-    except (redis.RedisError, OSError) as error:
+        _producer.run(lambda: broker.enqueue(message))
+    except (redis.RedisError, OSError) as error:  # TimeoutError is an OSError
         breaker.trip()
         log.warning("enqueue_failed", extra={"queue": queue, "error": type(error).__name__})
         return False
@@ -63,18 +98,6 @@ def depth(queue: str) -> int:
     """Messages that wait on `queue`, not yet fetched by a worker. Raises redis.RedisError."""
     broker = _broker()
     return cast("int", broker.client.llen(f"{broker.namespace}:{queue}"))
-
-
-def oldest_age(queue: str) -> float | None:
-    """Seconds since the first waiting message was made, None if none waits. Raises redis.RedisError."""
-    broker = _broker()
-    key = f"{broker.namespace}:{queue}"
-    first = cast("bytes | None", broker.client.lindex(key, 0))
-    data = cast("bytes | None", broker.client.hget(f"{key}.msgs", cast("str", first))) if first else None
-    if data is None:
-        return None
-    made_at: float = json.loads(data)["message_timestamp"] / 1000
-    return max(0.0, time.time() - made_at)
 
 
 def _broker() -> RedisBroker:

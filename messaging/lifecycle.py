@@ -73,7 +73,6 @@ class BatchState(StrEnum):
     REFUSED = "refused"  # whole batch refused; its sends went back to wait or failed
     CREDENTIAL = "credential"
     AMBIGUOUS = "ambiguous"
-    EMPTY = "empty"  # nothing was left to send after the claim (all expired or could not be rendered)
 
 
 OPEN_BATCH = frozenset({BatchState.CLAIMED, BatchState.UNKNOWN})

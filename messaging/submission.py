@@ -185,7 +185,6 @@ def submit_many(tenant: Tenant, requests: Iterable[SendRequest | Mapping[str, An
     for i, request in enumerate(given):
         with _named(i, len(given)):
             valid.append(_validate(request, now))
-    require_sender_domains(tenant.pk, {v.document.sender_domain for v in valid})
     with transaction.atomic():
         return _store(tenant.pk, valid, now)
 
@@ -239,19 +238,23 @@ def _validate(request: SendRequest, now: datetime) -> _Valid:
 
 
 def parse_channel(raw: object) -> Channel:
-    """The channel, if it exists and can be sent on. 400 for one without a provider, 503 for one without a bucket."""
+    """The channel, if it exists here: one without a provider does not."""
     channel = next((c for c in Channel if c == raw), None)
-    adapter = adapter_for(channel) if channel else None
-    if channel is None or adapter is None:
+    if channel is None or adapter_for(channel) is None:
         raise InvalidInput("unknown_channel", "There is no such channel here. Use email.", field="channel")
-    if buckets.limits_of(adapter.name) is None:
+    return channel
+
+
+def require_bucket(channel: Channel) -> None:
+    """Raise Unavailable if the channel's provider has no global bucket: nothing would be sent through it."""
+    adapter = adapter_for(channel)
+    if adapter is None or buckets.limits_of(adapter.name) is None:
         raise Unavailable(
             "provider_without_bucket",
             "The provider of this channel has no global rate limit bucket, so nothing is sent through it."
             " The operator must add one in the admin (Rate limit buckets).",
             retry_after=60,
         )
-    return channel
 
 
 def parse_category(raw: object) -> Category:
@@ -280,7 +283,7 @@ def parse_time(raw: object, field: str) -> datetime | None:
     return value
 
 
-def _check_times(not_before: datetime | None, expires_at: datetime | None, now: datetime) -> None:
+def check_times(not_before: datetime | None, expires_at: datetime | None, now: datetime) -> None:
     if not_before and not_before > now + MAX_AHEAD:
         raise InvalidInput("too_far_ahead", "not_before may be at most 365 days ahead.", field="not_before")
     if expires_at and expires_at <= max(now, not_before or now):
@@ -294,9 +297,13 @@ def _store(tenant_id: int, valid: Sequence[_Valid], now: datetime) -> list[Submi
     keys = {i: idempotency.Claim(v.key, v.digest) for i, v in enumerate(valid) if v.key is not None}
     earlier = idempotency.claim_keys(tenant_id, "sends", keys)
     fresh = [i for i in range(len(valid)) if i not in earlier]
+    # What may have changed since the first request is asked of fresh ones only: a repetition is answered as it was.
     for i in fresh:
         with _named(i, len(valid)):
-            _check_times(valid[i].not_before, valid[i].expires_at, now)
+            check_times(valid[i].not_before, valid[i].expires_at, now)
+    for channel in {valid[i].channel for i in fresh}:
+        require_bucket(channel)
+    require_sender_domains(tenant_id, {valid[i].document.sender_domain for i in fresh})
     content_ids = store_contents(tenant_id, [valid[i].document for i in fresh])
     rows = [
         NewSend(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db import LedgerCursor, ledger_cursor
 from messaging.lifecycle import OPEN_BATCH, BatchState, SendStatus, sources
 
 _OPEN_STATES = sorted(OPEN_BATCH)
@@ -65,7 +65,7 @@ def finish_accepted_late(batch: UUID, state: BatchState) -> bool:
         return True
 
 
-def _end(sql, batch: UUID, state: BatchState, why: Failure | None, from_states: Sequence[str]) -> bool:  # type: ignore[no-untyped-def]
+def _end(sql: LedgerCursor, batch: UUID, state: BatchState, why: Failure | None, from_states: Sequence[str]) -> bool:
     return bool(
         sql.run(
             "UPDATE messaging_batches SET state = %(state)s, finished_at = clock_timestamp(),"

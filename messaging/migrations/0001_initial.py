@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'batches',
                 'db_table': 'messaging_batches',
                 'indexes': [models.Index(condition=models.Q(('state__in', ['claimed', 'unknown'])), fields=['channel', 'rail', 'id'], name='messaging_batches_open'), models.Index(condition=models.Q(('state', 'ambiguous')), fields=['id'], name='messaging_batches_ambiguous')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('state__in', ['claimed', 'unknown', 'accepted', 'accepted_in_part', 'rate_limited', 'not_sent', 'refused', 'credential', 'ambiguous', 'empty'])), name='messaging_batches_state'), models.CheckConstraint(condition=models.Q(('send_ids__len__gte', 1)), name='messaging_batches_not_empty')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('state__in', ['claimed', 'unknown', 'accepted', 'accepted_in_part', 'rate_limited', 'not_sent', 'refused', 'credential', 'ambiguous'])), name='messaging_batches_state'), models.CheckConstraint(condition=models.Q(('send_ids__len__gte', 1)), name='messaging_batches_not_empty')],
             },
         ),
         migrations.CreateModel(

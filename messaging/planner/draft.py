@@ -52,23 +52,18 @@ class Draft:
         not_before: object,
         expires_at: object,
         idempotency_key: object,
-        now: datetime,
     ) -> Self:
-        """Raises InvalidInput, TooLarge, Unavailable with the field at fault. Asks the database only for buckets."""
+        """Raises InvalidInput, TooLarge with the field at fault. Asks the database for nothing."""
         document = Document.parse(
             from_=from_, subject=subject, html=html, text=text, reply_to=reply_to, headers=headers
         )
-        starts, ends = parse_time(not_before, "not_before"), parse_time(expires_at, "expires_at")
-        check_times(starts, ends, now)
-        checked = parse_channel(channel)
-        require_bucket(checked)
         return cls(
             document=document,
-            channel=checked,
+            channel=parse_channel(channel),
             category=parse_category(category),
             name=_name(name),
-            not_before=starts,
-            expires_at=ends,
+            not_before=parse_time(not_before, "not_before"),
+            expires_at=parse_time(expires_at, "expires_at"),
             key=idempotency.parse_key(idempotency_key),
         )
 
@@ -88,31 +83,39 @@ class Draft:
             )
         )
 
-    def begin(self, tenant: Tenant) -> Blast:
+    def begin(self, tenant: Tenant, now: datetime) -> Blast:
         """The blast of this draft: a new one that is being planned, or the one begun earlier with the same key.
 
-        The tenant may send (`require_may_send`): the caller has asked. Raises Conflict `idempotency_key_reused`.
+        The tenant may send (`require_may_send`): the caller has asked. Raises Conflict `idempotency_key_reused`, and as
+        `create`.
         """
         with transaction.atomic():
             claims = {} if self.key is None else {0: idempotency.Claim(self.key, self.digest())}
             earlier = idempotency.claim_keys(tenant.pk, OPERATION, claims)
             if earlier:
                 return Blast.objects.get(pk=UUID(earlier[0]["blast_id"]), tenant=tenant)
-            [content_id] = store_contents(tenant.pk, [self.document])
-            blast = Blast.objects.create(
-                tenant=tenant,
-                content_id=content_id,
-                name=self.name,
-                channel=self.channel,
-                category=self.category,
-                rail=RAIL_OF[self.category],
-                priority=PRIORITY_OF[self.category],
-                not_before=self.not_before,
-                expires_at=self.expires_at,
-            )
+            blast = self.create(tenant, now)
             if self.key is not None:
                 idempotency.keep_answers(tenant.pk, OPERATION, {self.key: {"blast_id": str(blast.pk)}})
         return blast
+
+    def create(self, tenant: Tenant, now: datetime) -> Blast:
+        """A new blast, in the caller's transaction. What depends on the hour is asked only here: a blast that was made
+        before is answered as it was then. Raises InvalidInput (times), Unavailable (no bucket)."""
+        check_times(self.not_before, self.expires_at, now)
+        require_bucket(self.channel)
+        [content_id] = store_contents(tenant.pk, [self.document])
+        return Blast.objects.create(
+            tenant=tenant,
+            content_id=content_id,
+            name=self.name,
+            channel=self.channel,
+            category=self.category,
+            rail=RAIL_OF[self.category],
+            priority=PRIORITY_OF[self.category],
+            not_before=self.not_before,
+            expires_at=self.expires_at,
+        )
 
 
 def require_may_send(tenant: Tenant, domain: str) -> None:

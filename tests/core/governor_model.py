@@ -217,6 +217,10 @@ class Model:
                 self.level = Level(fixed(max(free, level - late)), now)
         return Settled(self.circuit, bool(opens), closes, max(0.0, self.blocked - now))
 
+    def late(self, seconds: float, bucket: Bucket, now: float) -> None:
+        self.forget(now)
+        self.level = Level(fixed(max(-1.0, self.global_level(bucket, now) - seconds * bucket.refill)), now)
+
     def give_back(self, call: Settle, now: float) -> None:
         request, quota, sends_back = call.limits.request, call.limits.quota, sum(sends for _, sends, _ in call.back)
         if call.unused:

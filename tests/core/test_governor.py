@@ -159,6 +159,12 @@ class GovernorMachine(RuleBasedStateMachine):
         assert abs(actual.blocked - expected.blocked) < NEAR
         assert self.governor.reply[0] == int(in_flight)
 
+    @rule(seconds=st.sampled_from([0.001, 0.05, 0.5, 60]))
+    def a_request_leaves_late(self, seconds: float) -> None:
+        self.governor.late(seconds, self.governor.limits)
+        self.model.late(seconds, self.governor.limits.request, self.governor.now)
+        self.refused = None  # what it was told is not true any more
+
     @rule()
     def redis_loses_its_memory(self) -> None:
         self.client.flushdb()

@@ -283,3 +283,18 @@ def test_no_mark_outlives_a_change_of_the_refill(governor: TimedGovernor) -> Non
     governor.limits = Limits(Bucket(1, 1000))
     governor.advance(2.1)
     assert governor.marketing().granted
+
+
+def test_a_late_request_puts_off_what_comes_after_it(governor: TimedGovernor) -> None:
+    """0.1 s between tokens; the first request left 50 ms late, so the next one leaves after 150 ms."""
+    governor.transactional()
+    governor.late(0.05, governor.limits)
+    assert governor.transactional().wait == about(0.15)
+    governor.advance(0.15)
+    assert governor.transactional().granted
+
+
+def test_a_very_late_request_costs_two_tokens_at_the_most(governor: TimedGovernor) -> None:
+    governor.transactional()
+    governor.late(60, governor.limits)
+    assert governor.transactional().wait == about(0.2)

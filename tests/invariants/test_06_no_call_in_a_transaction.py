@@ -55,7 +55,15 @@ def test_a_ticket_served_inside_a_transaction_is_a_bug_and_sends_nothing(rig: Ri
     assert rig.sandbox.stats()["requests_received"] == 0
 
 
-def test_commits_are_synchronous(rig: Rig) -> None:
+def test_commits_are_synchronous_whatever_the_database_s_default(rig: Rig) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SHOW synchronous_commit")
-        assert cursor.fetchone() == ("on",)
+        name = connection.ops.quote_name(connection.settings_dict["NAME"])
+        cursor.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    try:
+        connection.close()
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("on",)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} RESET synchronous_commit")

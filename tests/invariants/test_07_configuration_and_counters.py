@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from django.apps import apps
+from django.conf import settings
 from django.db.models import Model
 
+from messaging import buckets
 from messaging.models import RateLimitBucket
 from messaging.rails import Rail
 from tests.factories import make_tenant, submit_some
@@ -26,11 +28,27 @@ def test_no_table_has_a_column_for_a_level_of_tokens() -> None:
 
 def test_redis_holds_levels_and_no_limit(rig: Rig) -> None:
     """Capacity, refill and reserve come with each call: a change acts at the next one, and a flush forgets none."""
-    seed_buckets(rate=4321.0)
+    seed_buckets(rate=4321.0, reserve=17.0)
     submit_some(make_tenant(), 1)
     rig.turn()
-    assert "4321.000000" not in {v.decode() for v in rig.redis.hgetall(rig.governor.keys[0]).values()}
+    values = [float(v) for v in rig.redis.hgetall(rig.governor.keys[0]).values() if v.replace(b".", b"").isdigit()]
+    assert values
+    assert not {4321.0, 17.0} & set(values)
     rig.redis.flushdb()
     submit_some(make_tenant(), 1)
     rig.turn()
     assert rig.sandbox.stats()["emails_accepted"] == 2
+
+
+def test_nothing_else_configures_a_limit(rig: Rig) -> None:
+    """Twice the refill in the row is twice the refill at the governor, and no setting knows a rate."""
+    seed_buckets(rate=10.0)
+    submit_some(make_tenant(), 1)
+    rig.turn()
+    slow = buckets.limits_of("resend")
+    seed_buckets(rate=20.0)
+    fast = buckets.limits_of("resend")
+    assert slow is not None
+    assert fast is not None
+    assert (slow.request.refill, fast.request.refill) == (10.0, 20.0)
+    assert [name for name in dir(settings) if "RATE" in name or "LIMIT" in name] == []

@@ -1,0 +1,30 @@
+"""Where a part of a production environment is missing, nothing falls back to development."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "REDIS_URL", "SECRET_KEY", "ENCRYPTION_KEYS", "FINGERPRINT_KEY"])
+def test_one_part_of_production_alone_is_refused(name: str) -> None:
+    """E.g. a worker whose DATABASE_URL did not reach it must not eat tickets against an empty ledger."""
+    kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    value = {"DATABASE_URL": "postgresql:///x", "REDIS_URL": "redis://localhost"}.get(name, "x" * 40)
+    done = subprocess.run(
+        [sys.executable, "-c", "import config.settings"],
+        cwd=ROOT,
+        env=kept | {name: value},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "ImproperlyConfigured" in done.stderr
+    assert value not in done.stderr

@@ -1,0 +1,330 @@
+"""What is wrong with one tenant, lane, content or part of the platform costs the others nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from core import crypto
+from core.models import DeadLetter
+from messaging import buckets
+from messaging.clock import run_once, steps
+from messaging.contents import kept
+from messaging.dispatch import search, turn
+from messaging.lanes import cancel_blast
+from messaging.ledger import lanes
+from messaging.ledger.lanes import LaneKey
+from messaging.models import Batch, Content, RateLimitBucket, Send, TenantLane
+from messaging.providers.base import Confirmation
+from messaging.providers.registry import adapter_for, adapters
+from messaging.providers.resend import ResendAdapter
+from messaging.rails import Channel, Rail
+from tests.factories import make_blast, make_content, make_tenant, statuses, submit_some
+from tests.rig import Rig
+
+
+@contextmanager
+def _somebody_else() -> Iterator[psycopg.Connection[Any]]:
+    """Another connection, in a transaction that stays open."""
+    keys = ("dbname", "user", "password", "host", "port")
+    with psycopg.connect(**{k: v for k, v in connection.get_connection_params().items() if k in keys}) as other:
+        yield other
+        other.rollback()
+
+
+@pytest.fixture
+def impatient(rig: Rig) -> Iterator[None]:
+    """This process waits for no lock longer than a second: a test fails instead of hanging."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '1s'")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = 0")
+
+
+def _spoil(content: Content, sealed: bytes) -> None:
+    Content.objects.filter(pk=content.pk).update(sealed=sealed)
+    kept.clear()
+
+
+# ---------------------------------------------------------------------------------------------- contents, keys, templates
+
+
+def test_a_content_sealed_with_an_unknown_key_waits_and_stops_nobody(rig: Rig) -> None:
+    bad, good = make_tenant("bad"), make_tenant("good")
+    submit_some(bad, 2)
+    submit_some(good, 2, text="other {{ code }}")
+    content = Content.objects.get(tenant=bad)
+    sealed = bytes(content.sealed)
+    _spoil(content, b"\x01\x03old" + bytes(40))
+    rig.drain()
+    assert (statuses(tenant=good), statuses(tenant=bad)) == ({"sent": 2}, {"queued": 2})
+    assert TenantLane.objects.get(tenant=bad).hold_code == "unknown_encryption_key"
+    _spoil(content, sealed)
+    TenantLane.objects.update(held_until=timezone.now())
+    rig.drain()
+    assert (statuses(), DeadLetter.objects.count()) == ({"sent": 4}, 0)
+
+
+def test_a_damaged_content_fails_its_single_sends_and_holds_a_blast(rig: Rig) -> None:
+    bad = make_tenant("bad")
+    single = submit_some(bad, 1)[0]
+    blast = make_blast(make_tenant("blaster"), 3)
+    _spoil(Content.objects.get(tenant=bad), b"\x01")
+    _spoil(blast.content, b"\x01")
+    rig.drain()
+    rig.drain(Rail.MARKETING)
+    assert DeadLetter.objects.get().send_id == single.id
+    blast.refresh_from_db()
+    assert (statuses(blast=blast), blast.hold_code) == ({"queued": 3}, "content_damaged")
+
+
+def test_a_worker_without_the_new_key_dead_letters_nothing(rig: Rig, settings: Any) -> None:
+    """The content was stored before the roll-out and opens; the recipients were sealed with the new key."""
+    submit_some(make_tenant(), 300)
+    rig.turn()
+    keys = settings.ENCRYPTION_KEYS
+    settings.ENCRYPTION_KEYS = {"other": b"x" * 32}
+    crypto.keyring.cache_clear()
+    try:
+        rig.drain()
+    finally:
+        settings.ENCRYPTION_KEYS = keys
+        crypto.keyring.cache_clear()
+    assert (statuses(), DeadLetter.objects.count()) == ({"sent": 100, "queued": 200}, 0)
+    TenantLane.objects.update(held_until=timezone.now())
+    rig.drain()
+    assert statuses() == {"sent": 300}
+
+
+def test_a_costly_template_shares_its_batch_in_turn_and_does_not_fill_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes too long to render goes back; the other tenant's send is among the first to be rendered."""
+    costly, quick = make_tenant("costly"), make_tenant("quick")
+    submit_some(costly, 60, text="{% for i in (1..4000) %}{{ i }}{% endfor %}")
+    submit_some(quick, 1)
+    rig.turn()
+    assert statuses(tenant=quick) == {"sent": 1}
+    assert 1 <= statuses(tenant=costly)["sent"] < 60
+    rig.drain()
+    assert statuses() == {"sent": 61}
+
+
+def test_large_bodies_of_one_tenant_leave_room_for_another(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = make_tenant("large"), make_tenant("small")
+    submit_some(large, 400, category="marketing", text="x" * 1000)
+    submit_some(small, 10, category="marketing")
+    monkeypatch.setattr(type(adapter_for(Channel.EMAIL)), "max_body_bytes", 40_000)
+    rig.turn(Rail.MARKETING)
+    assert statuses(tenant=small) == {"sent": 10}
+
+
+# ------------------------------------------------------------------------------------------------------------ locks, clock
+
+
+def test_a_lane_that_somebody_changes_is_left_out_and_nobody_waits(rig: Rig, impatient: None) -> None:
+    """A's application paused its lane in a transaction that it keeps open."""
+    a, b = make_tenant("a"), make_tenant("b")
+    submit_some(a, 1)
+    submit_some(b, 1)
+    with _somebody_else() as other:
+        other.execute("SELECT FROM core_tenants WHERE id = %s FOR NO KEY UPDATE", [a.pk])
+        rig.turn()
+        assert (statuses(tenant=a), statuses(tenant=b)) == ({"queued": 1}, {"sent": 1})
+    search._memories.clear()
+    rig.turn()
+    assert statuses() == {"sent": 2}
+    assert rig.governor.spent() == rig.sandbox.stats()["requests_received"]
+
+
+def test_a_locked_blast_does_not_stop_the_clock(rig: Rig, impatient: None) -> None:
+    locked, free = make_blast(make_tenant("a"), 3), make_blast(make_tenant("b"), 3)
+    with _somebody_else() as other:
+        other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR UPDATE", [locked.pk])
+        assert run_once(1).failed == ()
+        free.refresh_from_db()
+        assert free.low is not None
+    run_once(1)
+    locked.refresh_from_db()
+    assert locked.low is not None
+
+
+def test_a_blast_that_claims_hold_all_the_time_gets_its_hint(rig: Rig) -> None:
+    """FOR SHARE without a gap would keep a writer out that does not queue."""
+    blast = make_blast(make_tenant(), 3)
+    with _somebody_else() as other:
+        other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR SHARE", [blast.pk])
+        steps.refresh_hints()  # waits its moment, in vain
+    assert steps.refresh_hints() == 1
+
+
+def test_a_login_code_wakes_before_the_blast_that_was_due_earlier(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "LIMIT", 50)
+    a, b = make_tenant("a"), make_tenant("b")
+    make_blast(a, 200)
+    submit_some(b, 1)
+    Send.objects.filter(tenant=a).update(status="scheduled", not_before=timezone.now() - timedelta(seconds=9))
+    Send.objects.filter(tenant=b).update(status="scheduled", not_before=timezone.now() - timedelta(seconds=1))
+    run_once(1)
+    assert statuses(tenant=b) == {"queued": 1}
+
+
+def test_clearing_cancelled_blasts_is_bounded_and_passes_over_those_that_wait_for_an_answer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "LIMIT", 20)
+    tenant = make_tenant()
+    for _ in range(30):
+        bound = make_blast(tenant, 1)
+        Send.objects.filter(blast=bound).update(status="sending", batch_id=bound.pk)
+        Batch.objects.create(
+            id=bound.pk,
+            provider="resend",
+            channel="email",
+            rail="marketing",
+            state="unknown",
+            send_ids=list(Send.objects.filter(blast=bound).values_list("pk", flat=True)),
+            digest=b"",
+            idempotency_key="k",
+            rendered_at=timezone.now(),
+        )
+        cancel_blast(bound.pk)
+    last = make_blast(tenant, 50)
+    cancel_blast(last.pk)
+    moved = [run_once(1).moved["clear_cancelled"] for _ in range(4)]
+    assert moved == [20, 20, 10, 0]
+    assert statuses(blast=last) == {"cancelled": 50}
+
+
+# ------------------------------------------------------------------------------------------------------- the ring, lanes
+
+
+def test_a_thousand_closed_tenants_hide_nobody(rig: Rig) -> None:
+    first = make_tenant("first")
+    content = make_content(first)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO core_tenants (slug, name, active) SELECT 'x' || i, 'x', false FROM generate_series(1, 2300) i"
+        )
+        cursor.execute(
+            "INSERT INTO messaging_sends (id, tenant_id, content_id, channel, category, rail, priority, status,"
+            " fingerprint, sealed, attempts) SELECT gen_random_uuid(), t.id, %s, 'email', 'transactional', 'transactional',"
+            " 0, 'queued', '\\x00', '\\x00', 0 FROM core_tenants t WHERE NOT active",
+            [content],
+        )
+    last = make_tenant("last")
+    for tenant in (last, first, last):  # behind them, before them, and behind them again
+        submit_some(tenant, 1)
+        rig.turn()
+        assert set(statuses(tenant=tenant)) == {"sent"}
+
+
+def test_a_lane_that_goes_alone_is_not_kept_out_by_the_others(rig: Rig) -> None:
+    a, b, c = (make_tenant(slug) for slug in "abc")
+    for tenant in (a, c):
+        submit_some(tenant, 600, category="marketing")
+    submit_some(b, 1, category="marketing")
+    lanes.isolate(Channel.EMAIL, Rail.MARKETING, [LaneKey(b.pk, None)])
+    rig.turn(Rail.MARKETING)
+    rig.turn(Rail.MARKETING)
+    assert statuses(tenant=b) == {"sent": 1}
+
+
+def test_product_mail_that_goes_alone_is_not_kept_out_by_login_codes(rig: Rig) -> None:
+    a, b = make_tenant("a"), make_tenant("b")
+    submit_some(b, 1, category="product")
+    lanes.isolate(Channel.EMAIL, Rail.TRANSACTIONAL, [LaneKey(b.pk, None)])
+    for _ in range(3):
+        submit_some(a, 1)
+        rig.turn()
+    assert statuses(tenant=b) == {"sent": 1}
+
+
+def test_a_raised_tenant_bucket_acts_within_seconds(rig: Rig) -> None:
+    tenant = make_tenant()
+    row = RateLimitBucket.objects.create(
+        provider="resend", scope="tenant", unit="send", tenant=tenant, capacity=1, refill_per_second=0.001
+    )
+    buckets.forget()
+    submit_some(tenant, 2)
+    rig.turn()
+    assert rig.turn() is None or statuses() == {"sent": 1, "queued": 1}
+    RateLimitBucket.objects.filter(pk=row.pk).update(capacity=1000, refill_per_second=1000)
+    deadline = time.monotonic() + 5
+    while statuses() != {"sent": 2}:
+        assert time.monotonic() < deadline
+        rig.turn()
+
+
+# --------------------------------------------------------------------------------------------------- the provider's side
+
+
+def test_our_own_slowness_is_not_the_provider_s_fault(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "LEASE_MARGIN", 25.0)  # as if each claim had taken 16 s
+    tenant = make_tenant()
+    for _ in range(4):
+        submit_some(tenant, 1)
+        rig.turn()
+    assert (statuses(), set(Send.objects.values_list("attempts", flat=True))) == ({"queued": 4}, {0})
+    assert (rig.circuit(), rig.governor.spent(), rig.sandbox.stats()["requests_received"]) == ("", 0, 0)
+
+
+def test_miscounts_with_other_trouble_between_them_end_too(rig: Rig) -> None:
+    submit_some(make_tenant(), 2)
+    for fault in ("too_few_ids", "500", "too_few_ids"):
+        rig.sandbox.fault(fault, count=1)
+        rig.turn()
+        rig.unblock()
+        rig.lapse_leases()
+    assert statuses() == {"ambiguous": 2}
+
+
+class _AtMostOnce(ResendAdapter):
+    """A provider that knows no idempotency keys."""
+
+    confirmation = Confirmation.AT_MOST_ONCE
+
+    def send(self, body: bytes, **options: Any) -> Any:
+        return super().send(body, **(options | {"idempotency_key": f"another-{time.monotonic_ns()}"}))
+
+
+def test_a_provider_without_idempotency_is_not_asked_twice_after_a_worker_vanished(rig: Rig) -> None:
+    adapters()[Channel.EMAIL] = _AtMostOnce(api_key="re_sandbox", base_url=rig.sandbox.url)
+    submit_some(make_tenant(), 3)
+    line = turn.Line(adapters()[Channel.EMAIL], turn.governor_of("resend"), Channel.EMAIL, Rail.TRANSACTIONAL)
+    grant = search.search(line.adapter, line.governor, line.channel, line.rail, line.memory)
+    assert isinstance(grant, search.Grant)
+    bound, _ = turn._prepare(line, grant)
+    assert bound is not None
+    turn._call(line.adapter, bound, time.monotonic())  # sent; the worker dies before it records
+    rig.lapse_leases()
+    rig.turn()
+    assert (statuses(), rig.batch().error_code) == ({"ambiguous": 3}, "cannot_be_repeated")
+    assert rig.sandbox.stats()["doubles"] == 0
+
+
+class _Other(ResendAdapter):
+    name = "other"
+
+
+def test_a_batch_is_not_repeated_through_another_provider(rig: Rig) -> None:
+    RateLimitBucket.objects.create(
+        provider="other", scope="global", unit="request", capacity=100, refill_per_second=100
+    )
+    buckets.forget()
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault("500", count=1)
+    rig.turn()
+    adapters()[Channel.EMAIL] = _Other(api_key="re_sandbox", base_url=rig.sandbox.url)
+    rig.lapse_leases()
+    assert rig.turn() is None
+    assert (rig.batch().state, rig.sandbox.stats()["requests_received"]) == ("unknown", 1)
