@@ -13,7 +13,12 @@ def main() -> None:
 
         return generate_keys(sys.argv[2:])
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-    from django.core.management import execute_from_command_line
+    try:
+        from django.core.management import execute_from_command_line
+    except ImportError as error:
+        raise SystemExit(
+            "Django is not installed for this Python. Run: . .venv/bin/activate  (make setup creates it)"
+        ) from error
 
     try:
         execute_from_command_line(sys.argv)

@@ -61,6 +61,16 @@ def record_answer(
                 return _returned(channel, rail, bound, ruling, why, circuit_open)
 
 
+#: What a tenant reads at its waiting send when the trouble is the operator's. The batch keeps the provider's words.
+_OPERATORS = {
+    BatchState.CREDENTIAL: Failure(
+        "provider_refuses_operator",
+        "The platform's account at the provider is refused. Your send waits; nothing for you to do.",
+    ),
+    BatchState.RATE_LIMITED: Failure("provider_rate_limited", "The provider asked to wait. Your send waits its turn."),
+}
+
+
 def _sent(bound: Bound, answer: Answer) -> Recorded:
     state = BatchState.PARTIAL if answer.item_errors else BatchState.ACCEPTED
     late = not record.finish(bound.id, bound.fence, state)
@@ -96,7 +106,8 @@ def _returned(channel: Channel, rail: Rail, bound: Bound, ruling: Ruling, why: F
         return Recorded(ruling.state, {}, fenced_out=True)
     counted = ruling.fate is Fate.BACK_OFF and not circuit_open
     if ruling.fate is not Fate.BACK_OFF:
-        record.give_back(bound.id, {s.id: None for s in bound.sends}, counted=False, why=why)
+        told = _OPERATORS.get(ruling.state, why)
+        record.give_back(bound.id, {s.id: None for s in bound.sends}, counted=False, why=told)
         return Recorded(ruling.state, {}, waiting=True)
     spent = [s for s in bound.sends if counted and s.attempts + 1 >= MAX_ATTEMPTS]
     record.fail(bound.id, {s.id: Failure("attempts_exhausted", f"{why.code}: {why.detail}") for s in spent})

@@ -102,6 +102,8 @@ def test_a_credential_failure_opens_the_circuit_and_nothing_is_lost(rig: Rig, fa
     rig.sandbox.fault(fault, count=1)
     rig.turn()
     assert (statuses(), _attempts(), rig.circuit()) == ({"queued": 3}, [0, 0, 0], "credential")
+    # The tenant is not told that its own key were wrong.
+    assert set(Send.objects.values_list("error_code", flat=True)) == {"provider_refuses_operator"}
     assert rig.batch().state == BatchState.CREDENTIAL
     rig.unblock()
     rig.turn()
