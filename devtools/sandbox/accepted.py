@@ -75,8 +75,7 @@ class AcceptedLog:
         seq = self._sequence(email_id)
         if seq is None:
             return None
-        batch = self._batches[bisect_right(self._firsts, seq) - 1]
-        line = self._line(batch, seq - batch.first, orjson.loads(batch.rows)[seq - batch.first])
+        line = self._at(seq)
         local, _, domain = line["to"][0].rpartition("@")
         event = _PRESET_EVENTS.get(local.partition("+")[0]) if domain == "resend.dev" else None
         return {
@@ -85,7 +84,7 @@ class AcceptedLog:
             "to": line["to"],
             "from": line["from"],
             "subject": line["subject"],
-            "created_at": datetime.fromtimestamp(batch.at, UTC).isoformat(),
+            "created_at": datetime.fromtimestamp(line["accepted_at"], UTC).isoformat(),
             "html": line.get("html"),
             "text": line.get("text"),
             "tags": [{"name": name, "value": value} for name, value in line["tags"].items()],
@@ -99,10 +98,20 @@ class AcceptedLog:
             batch = self._batches[index]
             rows = enumerate(orjson.loads(batch.rows))
             yield b"".join(
-                orjson.dumps(self._line(batch, n, row), option=orjson.OPT_APPEND_NEWLINE)
+                orjson.dumps(self.line(batch, n, row), option=orjson.OPT_APPEND_NEWLINE)
                 for n, row in rows
                 if batch.first + n > after
             )
+
+    def backwards(self, before: int | None = None) -> Iterator[Batch]:
+        """The batches with an e-mail whose sequence number is below `before`, newest first."""
+        end = len(self._batches) if before is None else bisect_right(self._firsts, before - 1)
+        return (self._batches[index] for index in range(end - 1, -1, -1))
+
+    def email(self, email_id: str) -> dict[str, Any] | None:
+        """The e-mail as `lines` tells it."""
+        seq = self._sequence(email_id)
+        return None if seq is None else self._at(seq)
 
     def _row(self, item: dict[str, Any]) -> list[Any]:
         tags = {tag["name"]: tag["value"] for tag in item.get("tags") or ()}
@@ -118,7 +127,11 @@ class AcceptedLog:
             row.append({field: item[field] for field in ("html", "text", "headers", "reply_to") if item.get(field)})
         return row
 
-    def _line(self, batch: Batch, index: int, row: list[Any]) -> dict[str, Any]:
+    def _at(self, seq: int) -> dict[str, Any]:
+        batch = self._batches[bisect_right(self._firsts, seq) - 1]
+        return self.line(batch, seq - batch.first, orjson.loads(batch.rows)[seq - batch.first])
+
+    def line(self, batch: Batch, index: int, row: list[Any]) -> dict[str, Any]:
         seq = batch.first + index
         line = {
             "seq": seq,

@@ -1,4 +1,4 @@
-"""The sandbox's own endpoints, under `/_sandbox/`: set faults, read what was accepted, wait, start again.
+"""The sandbox's own endpoints, under `/_sandbox/`: set faults, read or look at what was accepted, wait, start again.
 
 They need no key, pass no limit and appear in no count.
 """
@@ -13,11 +13,13 @@ import orjson
 
 from devtools.sandbox.fault_kinds import KINDS
 from devtools.sandbox.faults import FaultError
+from devtools.sandbox.inbox import Inbox
 from devtools.sandbox.messages import Answer, Request, json_answer
 from devtools.sandbox.provider import Provider
 
 PREFIX = "/_sandbox/"
 MAX_WAIT_S = 60.0
+_EMAIL = "inbox/"
 
 Respond = Callable[[Answer], None]
 
@@ -25,8 +27,10 @@ Respond = Callable[[Answer], None]
 class Control:
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
+        self._inbox = Inbox(provider, f"{PREFIX}inbox")
         self._routes: dict[str, dict[str, Callable[[Request], Answer]]] = {
             "health": {"GET": self._health},
+            "inbox": {"GET": self._inbox.page},
             "log": {"GET": self._log},
             "stats": {"GET": self._stats},
             "reset": {"POST": self._reset},
@@ -38,6 +42,8 @@ class Control:
         try:
             if name == "wait" and request.method == "GET":
                 self._wait(request, respond)
+            elif name.startswith(_EMAIL) and request.method == "GET":
+                respond(self._inbox.email(name.removeprefix(_EMAIL)))
             elif name not in self._routes:
                 respond(_wrong(404, f"Unknown. There are: {', '.join(sorted([*self._routes, 'wait']))}."))
             elif request.method not in self._routes[name]:

@@ -53,7 +53,7 @@ class Provider:
         answer = self._at_the_edge() or (refusal.answer() if refusal else None) or self._authorised(request, number)
         if answer.ending not in (Ending.DROPPED, Ending.RESET):
             answer.delay += self.options.latency_ms / 1000
-        self.stats.answer(answer.outcome)
+        self.stats.answer(answer.outcome, self._wall())
         return answer
 
     def _at_the_edge(self) -> Answer | None:

@@ -25,6 +25,7 @@ class Stats:
         self._by_route: Counter[str] = Counter()
         self._unknown_routes: dict[str, None] = {}
         self._seconds: dict[int, list[int]] = {}  # epoch second → [requests counted, e-mails accepted]
+        self._too_many: Counter[int] = Counter()  # epoch second → requests answered 429
         self._watchers: list[Callable[[], bool]] = []
 
     def receive(self, route: str | None, method: str, path: str) -> int:
@@ -46,8 +47,10 @@ class Stats:
     def replay(self) -> None:
         self._replays += 1
 
-    def answer(self, outcome: str) -> None:
+    def answer(self, outcome: str, at: float) -> None:
         self._by_status[outcome] += 1
+        if outcome == "429":
+            self._too_many[int(at)] += 1
         if self._watchers:
             self._watchers = [watcher for watcher in self._watchers if not watcher()]
 
@@ -73,6 +76,7 @@ class Stats:
             "items_per_batch_mean": round(log.total / log.batches, 3) if log.batches else 0.0,
             "items_per_batch_max": self._most_items,
             "per_second": [[second, *counts] for second, counts in sorted(self._seconds.items())],
+            "too_many_per_second": [list(pair) for pair in sorted(self._too_many.items())],
         }
 
     def _second(self, at: float) -> list[int]:
