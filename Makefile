@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# Anything but 0: `make demo` leaves everything running until Ctrl-C.
+KEEP ?=
 
 # A process that types, not one that runs: mypy's Django plugin loads the settings, which must not start servers for it.
 LINT_ENV = DEBUG=1 DATABASE_URL=postgresql:///lint REDIS_URL=redis://localhost/0
@@ -17,8 +19,8 @@ help: ## This list
 setup: ## .venv with everything in requirements.lock; the other targets do it by themselves
 	@PYTHON="$(PYTHON)" sh devtools/setup.sh
 
-demo: setup ## A blast and login codes at once, in numbers, against a local provider; ARGS="--short" for a third of it
-	.venv/bin/python -m devtools.demo $(ARGS)
+demo: setup ## A blast and login codes at once, in numbers and as a page; ARGS="--short" for a short one, KEEP=1 to look around
+	.venv/bin/python -m devtools.demo $(if $(filter-out 0,$(KEEP)),--keep) $(ARGS)
 
 dev: setup ## All processes of Procfile.dev, with the sandbox as provider, on http://127.0.0.1:8000
 	PATH="$$PWD/.venv/bin:$$PATH" RESEND_BASE_URL=http://127.0.0.1:8025 RESEND_API_KEY=re_sandbox \

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,12 +14,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from devtools.demo.figures import Figures, Latency
-from devtools.demo.tenants import TENANTS
+from devtools.demo.figures import Figures
+from devtools.demo.wording import LATENCY_HEAD, LATENCY_TITLE, latency_rows, ms, rest_rows, shown
 
 #: Seconds between two lines where nothing can be redrawn.
 _LINE_SECONDS = 5.0
 _BAR_WIDTH = 24
+_HINTS = (
+    'Next: a larger list, ARGS="--recipients 100000"; another provider limit, ARGS="--rate 50"; all of it left running to'
+    " look around in, KEEP=1; all processes on this machine for your own requests, make dev."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Progress:
 def line(p: Progress) -> str:
     return (
         f"{p.elapsed:5.0f} s  blast {p.blast_sent:,}/{p.blast_total:,} ({p.emails_per_second:,.0f}/s)"
-        f"  codes {p.otp_accepted}/{p.otp_sent} p95 {_ms(p.otp_p95)}"
+        f"  codes {p.otp_accepted}/{p.otp_sent} p95 {ms(p.otp_p95)}"
         f"  {p.requests_per_second:.1f}/{p.limit} req/s  429s {p.too_many}"
     )
 
@@ -54,7 +58,7 @@ def panel(p: Progress) -> Panel:
     grid.add_row("blast", f"{p.blast_sent:,} of {p.blast_total:,}, {p.emails_per_second:,.0f} e-mails/s")
     grid.add_row("", ProgressBar(total=max(1, p.blast_total), completed=p.blast_sent, width=_BAR_WIDTH))
     grid.add_row("login codes", f"{p.otp_sent} sent, {p.otp_accepted} accepted")
-    grid.add_row("their p95", _ms(p.otp_p95))
+    grid.add_row("their p95", ms(p.otp_p95))
     grid.add_row("provider", f"{p.requests_per_second:.1f} requests/s of {p.limit}")
     grid.add_row("429s", str(p.too_many))
     return Panel(grid, title="blast and login codes", title_align="left", expand=False)
@@ -88,7 +92,7 @@ class Display:
         with Live(console=self.console, auto_refresh=False, transient=True) as live:
             yield lambda progress: live.update(panel(progress), refresh=True)
 
-    def report(self, figures: Figures, failed: list[str], limit: int) -> None:
+    def report(self, figures: Figures, failed: list[str], limit: int, *, hints: bool = True) -> None:
         self.say()
         self.console.print(_latencies(figures))
         self.console.print(_rest(figures, limit))
@@ -97,19 +101,10 @@ class Display:
             for sentence in failed:
                 self.console.print(Text(f"FAILED: {sentence}", style="bold red"))
             return
-        self._explain(figures, limit)
-
-    def _explain(self, figures: Figures, limit: int) -> None:
-        everybody = figures.otp["all"]
-        self.say(
-            f"Shown: while Acme's {figures.recipients:,} e-mails filled a provider that takes {limit} requests a second,"
-            f" {everybody.count} login codes of Acme and Bistro were accepted within {_ms(everybody.p99)} (99 of 100), and"
-            f" the blast got {figures.share:.0%} of the requests that they left. Nothing was lost, nothing was sent twice."
-        )
-        self.say(
-            'Next: a larger list, ARGS="--recipients 100000"; another provider limit, ARGS="--rate 50"; all processes on'
-            " this machine for your own requests, make dev."
-        )
+        sentence = shown(figures, limit)
+        self.say(f"Shown: {sentence[0].lower()}{sentence[1:]}")
+        if hints:
+            self.say(_HINTS)
 
 
 class _Lines:
@@ -124,45 +119,18 @@ class _Lines:
 
 
 def _latencies(figures: Figures) -> Table:
-    table = Table(title="Login codes, submit → accepted, in ms", title_justify="left", title_style="bold")
-    table.add_column("tenant")
-    for name in ("codes", "p50", "p95", "p99", "max"):
-        table.add_column(name, justify="right")
-    tenants: Mapping[str, str] = {**TENANTS, "all": "both"}
-    for slug, name in tenants.items():
-        if found := figures.otp.get(slug):
-            table.add_row(name, *_cells(found))
+    table = Table(title=LATENCY_TITLE, title_justify="left", title_style="bold")
+    for name in LATENCY_HEAD:
+        table.add_column(name, justify="left" if name == "tenant" else "right")
+    for row in latency_rows(figures):
+        table.add_row(*row)
     return table
 
 
 def _rest(figures: Figures, limit: int) -> Table:
-    f = figures
     table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("blast", f"{f.blast_sent:,} of {f.recipients:,} e-mails in {f.elapsed:.1f} s")
-    table.add_row(
-        "left over", f"{limit} requests/s × {f.elapsed:.1f} s − {f.otp_requests} for codes = {f.left_over:.0f} requests"
-    )
-    table.add_row("the blast took", f"{f.blast_requests} of them, {f.share:.1%}")
-    table.add_row(
-        "in e-mails", f"{f.emails_per_second:,.0f}/s of {f.left_over_emails_per_second:,.0f}/s that were left over"
-    )
-    table.add_row("batch fill", f"{f.fill:.1f} of 100")
-    table.add_row("429s", f"{f.too_many} of {f.requests} requests")
-    table.add_row("tokens spent", f"{f.tokens} for {f.requests} requests at the provider")
-    table.add_row("lost, doubled", f"{f.lost}, {f.doubled}")
-    table.add_row("refused, failed", f"{f.refused}, {f.failed}")
-    table.add_row("on the wrong rail", str(f.wrong_rail))
-    if f.post:
-        table.add_row("POST answered in", f"p50 {_ms(f.post.p50)}, p99 {_ms(f.post.p99)}")
+    for row in rest_rows(figures, limit):
+        table.add_row(*row)
     return table
-
-
-def _cells(found: Latency) -> list[str]:
-    times = (found.p50, found.p95, found.p99, found.max)
-    return [f"{found.count:,}", *(f"{seconds * 1000:,.0f}" for seconds in times)]
-
-
-def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1000:,.0f} ms"

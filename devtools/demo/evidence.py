@@ -6,13 +6,14 @@ is written by the insert that submits a send, `accepted_at` by the transaction t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
 import psycopg
 import redis
 
+from devtools.demo.depth import Depth
 from devtools.demo.figures import Evidence, LedgerBatch, LedgerSend
 from devtools.demo.load import Posted, refusals
 from devtools.stack import Stack
@@ -31,6 +32,18 @@ _ACCEPTED = """
 SELECT id::text, extract(epoch FROM accepted_at - created_at)::float8 FROM messaging_sends
 WHERE id = ANY (%s::uuid[]) AND accepted_at IS NOT NULL
 """
+
+
+_DEPTHS = """
+SELECT extract(epoch FROM clock_timestamp())::float8,
+       coalesce(sum(due) FILTER (WHERE rail = 'transactional'), 0)::int,
+       coalesce(sum(due) FILTER (WHERE rail = 'marketing'), 0)::int
+FROM (SELECT rail, count(*) AS due FROM messaging_sends WHERE status = 'queued' AND blast_id IS NULL GROUP BY rail
+      UNION ALL
+      SELECT rail, (SELECT count(*) FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued')
+      FROM messaging_blasts b) each
+"""
+_VERSION = "SHOW server_version"
 
 
 class Ledger:
@@ -52,6 +65,14 @@ class Ledger:
     def accepted(self, ids: Collection[str]) -> dict[str, float]:
         """Of these sends, those that were accepted → seconds from submit to acceptance."""
         return dict(self._rows(_ACCEPTED, [list(ids)])) if ids else {}
+
+    def depths(self) -> Depth:
+        """How many sends are due on each rail, now. Each part of it is read from an index of due sends alone."""
+        return Depth(*self._rows(_DEPTHS)[0])
+
+    def version(self) -> str:
+        """PostgreSQL's, e.g. `16.2`."""
+        return str(self._rows(_VERSION)[0][0]).split()[0]
 
     def blast(self) -> tuple[int, float]:
         """Planned sends, and when it was launched, of the one blast there is."""
@@ -77,12 +98,29 @@ def spent_tokens(redis_url: str) -> int:
         return int(cast("bytes | None", client.hget("{gov:resend}:state", "spent")) or 0)
 
 
+def redis_version(redis_url: str) -> str:
+    with redis.Redis.from_url(redis_url) as client:
+        return str(cast("dict[str, Any]", client.info("server"))["redis_version"])
+
+
 def collect(
-    stack: Stack, ledger: Ledger, posted: list[Posted], *, limit: int, recipients: int, timed_out: bool
+    stack: Stack,
+    ledger: Ledger,
+    posted: list[Posted],
+    *,
+    limit: int,
+    recipients: int,
+    timed_out: bool,
+    depths: Sequence[Depth] = (),
 ) -> Evidence:
     planned, launched_at = ledger.blast()
     stats = stack.sandbox.stats()
     by_status: Mapping[str, int] = stats["by_status"]
+    at_provider: list[tuple[str | None, int]] = []
+    accepting: dict[int, float] = {}
+    for line in stack.sandbox.log():
+        at_provider.append((line["tags"].get("send_id"), line["request"]))
+        accepting[line["request"]] = line["accepted_at"]
     return Evidence(
         limit=limit,
         recipients=recipients,
@@ -93,9 +131,12 @@ def collect(
         post_seconds=[p.seconds for p in posted],
         sends=ledger.sends(),
         batches=ledger.batches(),
-        at_provider=[(line["tags"].get("send_id"), line["request"]) for line in stack.sandbox.log()],
+        at_provider=at_provider,
         requests=stats["requests_received"],
         too_many=by_status.get("429", 0),
         tokens=spent_tokens(stack.redis_url),
         timed_out=timed_out,
+        depths=depths,
+        accepting=accepting,
+        too_many_per_second=[(second, count) for second, count in stats["too_many_per_second"]],
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from devtools.demo.depth import Depth
 
 #: A provider request holds at most so many e-mails.
 MAX_BATCH = 100
@@ -62,6 +64,10 @@ class Evidence:
     too_many: int  # of which it answered 429
     tokens: int  # spent by the governor
     timed_out: bool = False
+    # Over time, for the report:
+    depths: Sequence[Depth] = ()
+    accepting: Mapping[int, float] = field(default_factory=dict)  # number of an accepting request → its moment
+    too_many_per_second: Sequence[tuple[int, int]] = ()  # (second, 429s in it)
 
 
 @dataclass(frozen=True, slots=True)

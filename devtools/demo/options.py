@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ processes on free ports, with a database of their own. Acme plans a blast from a
 file; while it is sent, Acme and Bistro send two login codes a second each through the
 HTTP API. At the end: how long the codes took from submit to acceptance, what the blast
 got of the requests that the codes left over, and whether anything was lost, sent twice,
-refused or on the wrong rail (the provider's log against the ledger).
+refused or on the wrong rail (the provider's log against the ledger). The same, with
+charts over time, is in demo-report.html.
 """
 
 EPILOG = """\
@@ -30,6 +32,8 @@ examples
       manage.py demo --short
   five times the limit; the figures as JSON too:
       manage.py demo --rate 50 --recipients 200000 --json figures.json
+  leave it running afterwards, with admin and inbox to look around in:
+      manage.py demo --keep
 
 exit code
   0    everything as it should be
@@ -38,7 +42,8 @@ exit code
   2    it could not run: a process did not start, or died
   130  interrupted; everything that was started has been stopped
 
-The logs of the last run are in .dev/demo/logs. Nothing else of it stays.
+The logs of the last run are in .dev/demo/logs. But for them and the report, nothing of
+it stays.
 """
 
 RECIPIENTS = 30_000
@@ -52,6 +57,8 @@ class Options:
     recipients: int = RECIPIENTS
     rate: int = 10  # requests per second that the provider takes
     json: Path | None = None
+    report: Path = Path("demo-report.html")
+    keep: bool = False
     data_dir: Path = CHECKOUT / ".dev" / "demo"
 
 
@@ -71,7 +78,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the provider's limit in requests per second, 6 or more: the codes need 4 (default %(default)s)",
     )
-    add("--json", type=Path, metavar="FILE", help="write the figures, and what failed, to this file")
+    add("--json", type=_file, metavar="FILE", help="write the figures, and what failed, to this file")
+    add(
+        "--report",
+        type=_file,
+        default=Options().report,
+        metavar="FILE",
+        help="the page that shows what happened (default %(default)s, in the current folder)",
+    )
+    add("--keep", action="store_true", help="leave everything running after the run, and say where; Ctrl-C ends it")
     add(
         "--data-dir",
         type=Path,
@@ -83,7 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def options_from(values: dict[str, Any]) -> Options:
     recipients = values["recipients"] or (SHORT_RECIPIENTS if values["short"] else RECIPIENTS)
-    return Options(recipients=recipients, rate=values["rate"], json=values["json"], data_dir=values["data_dir"])
+    named = {name: values[name] for name in ("rate", "json", "report", "keep", "data_dir") if name in values}
+    return Options(recipients=recipients, **named)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,6 +114,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from devtools.demo.scenario import run  # after parsing: `--help` needs nothing of it
 
     return run(options)
+
+
+def _file(text: str) -> Path:
+    """A file that can be written: found out before the run, not after it."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written")
+    return path
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

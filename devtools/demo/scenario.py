@@ -17,13 +17,17 @@ import redis
 import requests
 from rich.console import Console
 
+from devtools.demo.depth import DepthSampler
 from devtools.demo.display import Display, Progress
-from devtools.demo.evidence import Ledger, collect
+from devtools.demo.evidence import Ledger, collect, redis_version
 from devtools.demo.figures import Bounds, Evidence, compute, failures, percentile
+from devtools.demo.keep import keep
 from devtools.demo.load import OtpLoad
 from devtools.demo.options import OTPS_PER_SECOND, Options
+from devtools.demo.report import report
 from devtools.demo.tenants import TENANTS, sender
 from devtools.processes import CommandFailed, ProcessDied
+from devtools.report import machine
 from devtools.stack import Stack, StackError
 
 FAILED, BROKEN, INTERRUPTED = 1, 2, 130
@@ -57,36 +61,75 @@ def run(options: Options, console: Console | None = None) -> int:
 
 
 def _run(options: Options, display: Display) -> int:
-    stack = Stack(data_dir=options.data_dir, sandbox_flags=["--rate", str(options.rate), "--latency-ms", "50"])
+    flags = ["--rate", str(options.rate), "--latency-ms", "50", *(["--keep-bodies"] if options.keep else [])]
+    stack = Stack(data_dir=options.data_dir, sandbox_flags=flags)
     with ExitStack() as running:
         parts = "PostgreSQL, Redis, provider, web, clock and two workers"
         with display.step(f"Starting {parts}", f"{parts} are up"):
             running.enter_context(stack)
-        evidence = _evidence(stack, options, display)
+        keys: dict[str, str] = json.loads(stack.python("-m", "devtools.demo.tenants", str(options.rate)))
+        display.say(f"{' and '.join(TENANTS.values())} are there, each with a sender domain and an API key")
+        evidence = _evidence(stack, keys, options, display)
+        servers = _servers(stack)
+        if options.keep:
+            code = _reckoning(evidence, servers, options, display)
+            keep(stack, keys, display)
         with display.step("Stopping all of it", "All of it is stopped"):
             running.close()
+    return code if options.keep else _reckoning(evidence, servers, options, display)
+
+
+def _reckoning(evidence: Evidence, servers: str, options: Options, display: Display) -> int:
+    """Tables, files, and the exit code."""
     figures = compute(evidence)
     failed = failures(figures, Bounds())
-    display.report(figures, failed, options.rate)
+    display.report(figures, failed, options.rate, hints=not options.keep)
     if options.json:
         options.json.write_text(json.dumps({"failures": failed, **dataclasses.asdict(figures)}, indent=2) + "\n")
+    options.report.write_text(report(evidence, figures, failed, _ran(options, servers)), encoding="utf-8")
+    display.say(f"The same over time, as a page: {options.report}")
     return FAILED if failed else 0
 
 
-def _evidence(stack: Stack, options: Options, display: Display) -> Evidence:
-    keys: dict[str, str] = json.loads(stack.python("-m", "devtools.demo.tenants", str(options.rate)))
-    display.say(f"{' and '.join(TENANTS.values())} are there, each with a sender domain and an API key")
+def _ran(options: Options, servers: str) -> list[tuple[str, str]]:
+    packages = ("Django", "dramatiq", "django-dramatiq", "psycopg", "redis", "gunicorn")
+    rows = [
+        ("date", machine.now()),
+        ("machine", machine.hardware()),
+        ("system", machine.system()),
+        ("options", f"--recipients {options.recipients} --rate {options.rate}"),
+        ("servers", servers),
+        ("versions", machine.versions(packages)),
+        ("commit", machine.commit()),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _servers(stack: Stack) -> str:
+    with Ledger(stack.database_url) as ledger:
+        return f"PostgreSQL {ledger.version()}, Redis {redis_version(stack.redis_url)}"
+
+
+def _evidence(stack: Stack, keys: Mapping[str, str], options: Options, display: Display) -> Evidence:
     with Ledger(stack.database_url) as ledger:
         _blast(stack, options, display)
+        depths = DepthSampler(ledger.depths)
         load = OtpLoad(stack.web_url, keys, per_second=OTPS_PER_SECOND)
         load.start()
         try:
-            timed_out = _watch(stack, ledger, load, options, display)
+            timed_out = _watch(stack, ledger, load, depths, options, display)
         finally:
             load.stop()
         timed_out |= not _drained(stack, ledger)
+        depths.take()
         return collect(
-            stack, ledger, load.posted(), limit=options.rate, recipients=options.recipients, timed_out=timed_out
+            stack,
+            ledger,
+            load.posted(),
+            limit=options.rate,
+            recipients=options.recipients,
+            timed_out=timed_out,
+            depths=depths.depths,
         )
 
 
@@ -156,7 +199,9 @@ def _rates(stats: Mapping[str, Any]) -> tuple[float, float]:
     return sum(counted for _, counted, _ in last) / seconds, sum(mails for _, _, mails in last) / seconds
 
 
-def _watch(stack: Stack, ledger: Ledger, load: OtpLoad, options: Options, display: Display) -> bool:
+def _watch(
+    stack: Stack, ledger: Ledger, load: OtpLoad, depths: DepthSampler, options: Options, display: Display
+) -> bool:
     """Return when the provider has the whole blast: False; or True if that takes far too long."""
     # Twice what the slowest run that passes takes, and a margin.
     rate_left = options.rate - OTPS_PER_SECOND * len(TENANTS)
@@ -165,6 +210,7 @@ def _watch(stack: Stack, ledger: Ledger, load: OtpLoad, options: Options, displa
     with display.live() as show:
         while time.monotonic() < deadline:
             stack.check()
+            depths.sample()
             progress = watch.look()
             show(progress)
             if progress.blast_sent >= options.recipients:

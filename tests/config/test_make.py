@@ -74,8 +74,18 @@ def test_a_missing_python_is_named(checkout: Path) -> None:
     assert "no-such-python is not there" in make(checkout, "setup", "PYTHON=no-such-python", status=2)
 
 
-def test_arguments_reach_the_demo(checkout: Path) -> None:
-    assert "-m devtools.demo --short" in make(checkout, "--dry-run", "demo", "ARGS=--short")
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        (["ARGS=--short"], "-m devtools.demo --short"),
+        (["KEEP=1", "ARGS=--short"], "-m devtools.demo --keep --short"),
+        (["KEEP=0"], "-m devtools.demo"),
+        ([], "-m devtools.demo"),
+    ],
+)
+def test_arguments_reach_the_demo(checkout: Path, given: list[str], command: str) -> None:
+    (line,) = (line for line in make(checkout, "--dry-run", "demo", *given).splitlines() if "devtools.demo" in line)
+    assert " ".join(line.split()).endswith(command)
 
 
 @pytest.mark.parametrize("name", ["Procfile", "Procfile.dev"])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
+import requests
 
 from devtools.processes import CHECKOUT
 from tests.config.embedded.processes import Watch
@@ -20,7 +24,10 @@ pytestmark = pytest.mark.process
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "manage.py", "demo", "--data-dir", str(folder), *flags],
+        [
+            *(sys.executable, "manage.py", "demo", "--data-dir", str(folder)),
+            *("--report", str(folder.parent / "report.html"), *flags),
+        ],
         cwd=CHECKOUT,
         # The settings of manage.py itself then start no server; the demo takes none of these.
         env={**os.environ, "PYTHONUNBUFFERED": "1", "GUARDIAN_GRACE": "2"},
@@ -46,7 +53,66 @@ def test_short(tmp_path: Path) -> None:
     assert figures["tokens"] >= figures["requests"]
     assert "1,500 rows: 1,500 planned, 0 duplicates, 0 rejected." in output
     assert "drk_" not in output, "an API key is not for the terminal"
+    page = (tmp_path / "report.html").read_text()
+    assert f"{figures['otp_submitted']} login codes" in page or figures["failures"]
+    assert output.splitlines()[-1] == f"The same over time, as a page: {tmp_path / 'report.html'}"
+    assert str(CHECKOUT) not in page
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["in-use.lock", "logs"]
+
+
+@pytest.mark.django_db
+def test_keep_leaves_it_running_until_ctrl_c(tmp_path: Path) -> None:
+    """The printed addresses work: admin with the printed login, inbox, API with the printed key."""
+    demo = start(tmp_path / "demo", "--recipients", "500", "--keep")
+    try:
+        _look_around(_written_until(demo, "Idempotency-Key: mine-1"))
+        watch = Watch(*descendants(demo.pid), *naming(tmp_path))
+    finally:
+        demo.send_signal(signal.SIGINT)
+        output, _ = demo.communicate()
+    assert demo.returncode in (0, 1), output  # 1: a time was missed on a busy machine
+    assert output.splitlines()[-1].startswith("All of it is stopped")
+    watch.wait_gone(20)
+
+
+def _written_until(demo: subprocess.Popen[str], words: str) -> str:
+    assert demo.stdout is not None
+    written = ""
+    for line in demo.stdout:
+        written += line
+        if words in line:
+            return written
+    pytest.fail(f"it ended: {written}")
+
+
+def _look_around(written: str) -> None:
+    admin, password = _found(r"(http\S+/admin/) +user demo, password (\S+)", written)
+    (inbox,) = _found(r"(http\S+/_sandbox/inbox)", written)
+    api, key = _found(r"(http\S+/sends) .*key: (drk_\S+)", written)
+    with requests.Session() as browser:
+        browser.trust_env = False
+        page = browser.get(f"{admin}login/", timeout=30).text
+        (token,) = _found(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+        form = {"username": "demo", "password": password, "csrfmiddlewaretoken": token, "next": "/admin/"}
+        assert "Site administration" in browser.post(f"{admin}login/", form, timeout=30).text
+        (stylesheet,) = _found(r'href="(/static/admin/css/base\S*css)"', page)
+        assert browser.get(urljoin(admin, stylesheet), timeout=30).status_code == 200
+
+        body = json.dumps(json.loads(_found(r" -d '(.+)'", written)[0]))
+        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "mine-1", "Content-Type": "application/json"}
+        assert browser.post(api, body, headers=headers, timeout=30).status_code == 202
+        deadline = time.monotonic() + 20
+        while "you@inbox.example" not in (page := browser.get(inbox, params={"send_id": ""}, timeout=30).text):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (mine,) = _found(r"(/_sandbox/inbox/[0-9a-f-]+)", page)
+        assert "<pre>123456</pre>" in browser.get(urljoin(inbox, mine), timeout=30).text
+
+
+def _found(pattern: str, text: str) -> tuple[str, ...]:
+    found = re.search(pattern, text)
+    assert found, text
+    return found.groups()
 
 
 @pytest.mark.django_db

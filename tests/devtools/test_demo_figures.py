@@ -286,13 +286,18 @@ def test_progress_is_one_line_or_a_panel() -> None:
     [((False, None), RECIPIENTS), ((True, None), SHORT_RECIPIENTS), ((True, 700), 700)],
 )
 def test_short_is_a_number_of_recipients(given: tuple[bool, int | None], recipients: int) -> None:
-    values = {"short": given[0], "recipients": given[1], "rate": 10, "json": None, "data_dir": None}
+    values = {"short": given[0], "recipients": given[1], "rate": 10, "json": None}
     assert options_from(values).recipients == recipients
 
 
 @pytest.mark.parametrize(
     ("argv", "says"),
-    [(["--rate", "3"], "must be between 6 and 1,000"), (["--recipients", "many"], "not a whole number")],
+    [
+        (["--rate", "3"], "must be between 6 and 1,000"),
+        (["--recipients", "many"], "not a whole number"),
+        (["--report", "/nowhere/at/all.html"], "cannot be written"),
+        (["--json", "/"], "cannot be written"),
+    ],
 )
 def test_wrong_flags_are_explained(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
