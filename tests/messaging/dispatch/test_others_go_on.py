@@ -146,6 +146,15 @@ def test_a_lane_that_somebody_changes_is_left_out_and_nobody_waits(rig: Rig, imp
     assert rig.governor.spent() == rig.sandbox.stats()["requests_received"]
 
 
+def test_a_claim_passes_over_sends_that_somebody_has_in_hand(rig: Rig, impatient: None) -> None:
+    """Another worker's claim is not yet committed: this one takes the next sends and waits for nothing."""
+    sends = submit_some(make_tenant(), 3)
+    with _somebody_else() as other:
+        other.execute("SELECT FROM messaging_sends WHERE id = %s FOR UPDATE", [sends[0].id])
+        rig.turn()
+    assert statuses() == {"sent": 2, "queued": 1}
+
+
 def test_a_locked_blast_does_not_stop_the_clock(rig: Rig, impatient: None) -> None:
     locked, free = make_blast(make_tenant("a"), 3), make_blast(make_tenant("b"), 3)
     with _somebody_else() as other:

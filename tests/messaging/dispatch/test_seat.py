@@ -1,0 +1,92 @@
+"""No wake-up is lost: who finds the seat taken has told the leader before it lets go of its ticket."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from core import queues
+from messaging.dispatch import turn
+from messaging.dispatch.seat import Seat
+from messaging.rails import Channel, Rail, queue_name
+from tests.factories import make_tenant, statuses, submit_some
+from tests.rig import Rig
+
+
+def test_one_sits_the_next_leaves_a_flag() -> None:
+    seat = Seat()
+    assert seat.sit()
+    assert not seat.flagged()
+    assert not seat.sit()
+    assert seat.flagged()
+    assert seat.rise()
+    assert seat.sit()
+    assert not seat.rise()
+
+
+def test_looking_takes_the_flag_down_and_a_later_one_stays() -> None:
+    seat = Seat()
+    seat.sit()
+    seat.sit()
+    seat.look()
+    assert not seat.flagged()
+    seat.sit()
+    assert seat.rise()
+
+
+def test_a_flag_ends_a_wait_that_new_work_can_shorten_and_no_other() -> None:
+    seat = Seat()
+    seat.sit()
+    waiting = threading.Thread(target=seat.wait, args=(60,), kwargs={"until_flag": True})
+    waiting.start()
+    seat.sit()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    seat.wait(0.01, until_flag=False)  # flagged, and over by its time only
+    assert seat.flagged()
+
+
+def test_a_ticket_that_comes_while_the_leader_looks_in_vain_makes_it_look_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The send is committed and its ticket served between the leader's look and its leaving."""
+    tenant = make_tenant()
+    real = turn.search
+    looked = []
+
+    def search(*args: Any) -> Any:
+        found = real(*args)
+        if not looked:
+            submit_some(tenant, 1)
+            served = threading.Thread(target=rig.turn)
+            served.start()
+            served.join()
+        looked.append(found)
+        return found
+
+    monkeypatch.setattr(turn, "search", search)
+    rig.turn()
+    assert looked[0] is None
+    assert statuses() == {"sent": 1}
+
+
+def test_a_ticket_that_comes_after_the_grant_leaves_the_next_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant = make_tenant()
+    submit_some(tenant, 1)
+    queue = queue_name(Channel.EMAIL, Rail.TRANSACTIONAL)
+    real = turn._prepare
+
+    def prepare(*args: Any) -> Any:
+        prepared = real(*args)
+        submit_some(tenant, 1)
+        rig.redis.delete(f"dramatiq:{queue}")  # the ticket of that submit …
+        served = threading.Thread(target=rig.turn)  # … is served here, and finds the seat taken
+        served.start()
+        served.join()
+        return prepared
+
+    monkeypatch.setattr(turn, "_prepare", prepare)
+    rig.turn()
+    assert queues.depth(queue) == 1
