@@ -25,22 +25,23 @@ class LengthRequired(MessagingError):
 
 
 class BoundedJSONParser(BaseParser):
-    """Parses the body of a request to a dict. Reads at most one byte more than `MAX_BODY`, whatever is sent.
+    """Parses the body of a request to a dict. Reads at most one byte more than `max_body`, whatever is sent.
 
     Raises TooLarge (`body_too_large`) and InvalidInput (`invalid_json`).
     """
 
     media_type = "application/json"
+    max_body = MAX_BODY
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         meta = parser_context["request"].META if parser_context else {}
-        if int(meta.get("CONTENT_LENGTH") or 0) > MAX_BODY:
-            raise _too_large()
-        data = _read(stream, MAX_BODY + 1)
-        if len(data) > MAX_BODY:
-            raise _too_large()
+        if int(meta.get("CONTENT_LENGTH") or 0) > self.max_body:
+            raise _too_large(self.max_body)
+        data = _read(stream, self.max_body + 1)
+        if len(data) > self.max_body:
+            raise _too_large(self.max_body)
         return parse_object(data)
 
 
@@ -68,8 +69,8 @@ def parse_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def frame_body(request: HttpRequest) -> None:
-    """Give a body that came without Content-Length its length, reading at most `MAX_BODY` + 1 bytes of it.
+def frame_body(request: HttpRequest, limit: int = MAX_BODY) -> None:
+    """Give a body that came without Content-Length its length, reading at most `limit` + 1 bytes of it.
 
     Django and the REST framework take such a body (chunked, or of HTTP/2) for an empty one. It can only be read where
     its end is marked: gunicorn does that (`wsgi.input_terminated`), ASGI always has the whole body. Elsewhere the
@@ -86,7 +87,7 @@ def frame_body(request: HttpRequest) -> None:
         raise LengthRequired("length_required", "Send the body with a Content-Length.")
     else:
         return
-    data = _read(source, MAX_BODY + 1)
+    data = _read(source, limit + 1)
     request._stream = io.BytesIO(data)  # where Django reads the body from
     meta["CONTENT_LENGTH"] = str(len(data))
 
@@ -124,5 +125,5 @@ def _invalid(reason: str) -> InvalidInput:
     return InvalidInput("invalid_json", f"The body is not a JSON object that can be read: {reason}.")
 
 
-def _too_large() -> TooLarge:
-    return TooLarge("body_too_large", f"A request body has at most {MAX_BODY:,} bytes.")
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge("body_too_large", f"A request body has at most {limit:,} bytes.")

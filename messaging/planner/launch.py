@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 OPERATION = "blasts"  # of its idempotency keys
 
 
-def launch_blast(blast_id: UUID, *, tenant_id: int | None = None) -> Blast:
-    """Let a planned blast be sent: at once, or from its `not_before` on. Safe to repeat; a launched blast stays as it is.
+def launch_blast(blast_id: UUID, *, tenant_id: int | None = None, again: bool = True) -> Blast:
+    """Let a planned blast be sent: at once, or from its `not_before` on. Safe to repeat; a launched blast stays as it is
+    (without `again`: Conflict `blast_launched`).
 
     Raises NotFound, InvalidInput `no_valid_recipients`, and Conflict: `blast_cancelled`, `upload_in_progress`.
     """
@@ -29,10 +30,12 @@ def launch_blast(blast_id: UUID, *, tenant_id: int | None = None) -> Blast:
         if blast.state == BlastState.CANCELLED:
             raise Conflict("blast_cancelled", "The blast was cancelled: it cannot be launched. Plan a new one.")
         if blast.state != BlastState.PLANNING:
+            if not again:
+                raise Conflict("blast_launched", f"The blast was launched before: it is {blast.state}.")
             return blast
+        check_none_is_read(blast.pk)
         if not blast.planned:
             raise InvalidInput("no_valid_recipients", "The blast has no recipients yet: add some, then launch it.")
-        check_none_is_read(blast.pk)
         blast.state = BlastState.RUNNING
         make_due(blast)
         blast.launched_at = Now()

@@ -80,12 +80,11 @@ def plan_blast(
         not_before=not_before,
         expires_at=expires_at,
         idempotency_key=idempotency_key,
-        now=now,
     )
     require_may_send(tenant, draft.document.sender_domain)
     with open_source(recipients) as source:
         encoder, rows = prepare(compile_document(draft.document), source, now)
-        blast = draft.begin(tenant)
+        blast = draft.begin(tenant, now)
         if blast.state != BlastState.PLANNING:
             return PlanResult.of(blast, replayed=True)
         return _plan(blast, encoder, rows, source.total, launch, progress)

@@ -19,7 +19,7 @@ _SAMPLE_ROWS = 100
 def prepare(template: Template, source: Source, now: datetime) -> tuple[Encoder, Iterator[Row]]:
     """What `fill` needs. Raises InvalidInput if the list is empty, or lacks a variable, or the template works with none
     of its first rows."""
-    if missing := sorted(template.names() - source.names):
+    if source.names is not None and (missing := sorted(template.names() - source.names)):
         names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
         raise InvalidInput(
             "undefined_variable",

@@ -17,17 +17,20 @@ from messaging.planner.rows import Recipient, Reject, Row
 Recipients: TypeAlias = Iterable[Mapping[str, Any]] | str | os.PathLike[str] | IO[bytes] | IO[str]
 
 #: Mappings looked at to learn which variables the list has.
-_LOOK_AHEAD = 100
+LOOK_AHEAD = 100
 _KEYS = frozenset({"to", "variables"})
 
 
 class Source(Protocol):
     """Recipients, to be read once."""
 
-    #: The variables that it offers.
-    names: frozenset[str]
-    #: Rows to expect, if that can be guessed.
-    total: int | None
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The variables that it offers; None if its first rows do not tell."""
+
+    @property
+    def total(self) -> int | None:
+        """Rows to expect, if that can be guessed."""
 
     def nothing(self) -> InvalidInput:
         """What to raise if there are no rows."""
@@ -63,11 +66,11 @@ class MappingSource:
 
     def __init__(self, recipients: Iterable[object]) -> None:
         rest = iter(recipients)
-        ahead = list(itertools.islice(rest, _LOOK_AHEAD))
+        ahead = list(itertools.islice(rest, LOOK_AHEAD))
         if not ahead:
             raise self.nothing()
         self._items = itertools.chain(ahead, rest)
-        self.names = frozenset(name for item in ahead for name in _names(item))
+        self.names = frozenset(name for item in ahead for name in variable_names(item))
         self.total = len(recipients) if isinstance(recipients, list | tuple) else None
 
     def nothing(self) -> InvalidInput:
@@ -75,15 +78,17 @@ class MappingSource:
 
     def rows(self, wanted: frozenset[str]) -> Iterator[Row]:
         for number, item in enumerate(self._items, 1):
-            yield _row(number, item, wanted)
+            yield row_of(number, item, wanted)
 
 
-def _names(item: object) -> list[str]:
+def variable_names(item: object) -> list[str]:
+    """The variables of one recipient."""
     variables = item.get("variables") if isinstance(item, Mapping) else None
     return [name for name in variables if isinstance(name, str)] if isinstance(variables, Mapping) else []
 
 
-def _row(number: int, item: object, wanted: frozenset[str]) -> Row:
+def row_of(number: int, item: object, wanted: frozenset[str]) -> Row:
+    """The row that `item`, a recipient or what was given for one, makes."""
     if not isinstance(item, Mapping):
         return Reject(number, "invalid_type", "a recipient must be an object: {to, variables}")
     if item.keys() - _KEYS:

@@ -1,0 +1,176 @@
+"""Appending a list of recipients to a blast that is being planned: one upload after another, then the launch.
+
+An upload is looked at twice: before its first byte is read (is there such a blast, does it take recipients, was this
+done before?), and again, for good, when its first rows are known to fit the template. So a list that is refused leaves
+nothing behind, and one that comes at the wrong time is not read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Self
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from core.crypto import keyed_digest
+from core.hashing import canonical_json
+from core.models import Tenant
+from messaging import idempotency
+from messaging.contents import compiled_content
+from messaging.errors import Conflict, InvalidInput, MessagingError, NotFound
+from messaging.lanes import lock_blast
+from messaging.lifecycle import BlastState
+from messaging.models import Blast, BlastReject, IdempotencyKey
+from messaging.planner.draft import require_may_send
+from messaging.planner.fill import fill
+from messaging.planner.launch import launch_blast
+from messaging.planner.prepare import prepare
+from messaging.planner.sources import Source
+from messaging.planner.uploads import Upload, finish_upload, leave_upload, open_upload
+
+log = logging.getLogger(__name__)
+
+OPERATION = "blast_uploads"  # of its idempotency keys
+
+#: Opens the list. Called at most once, and only if it is to be read.
+OpenSource = Callable[[], AbstractContextManager[Source]]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What came of one upload: rows = added + duplicates + rejected. `state` is the blast's.
+
+    `duplicates` were in the blast already, or stand twice in this list. `replayed`: this is what was answered before.
+    """
+
+    blast_id: UUID
+    upload: int
+    rows: int
+    added: int
+    duplicates: int
+    rejected: int
+    state: BlastState
+    replayed: bool = field(default=False, compare=False)
+
+    def as_json(self) -> dict[str, str | int]:
+        return {
+            "blast_id": str(self.blast_id),
+            "upload": self.upload,
+            "rows": self.rows,
+            "added": self.added,
+            "duplicates": self.duplicates,
+            "rejected": self.rejected,
+            "state": self.state.value,
+        }
+
+    @classmethod
+    def from_json(cls, answer: Mapping[str, Any]) -> Self:
+        values = dict(answer) | {"blast_id": UUID(answer["blast_id"]), "state": BlastState(answer["state"])}
+        return cls(**values, replayed=True)
+
+
+def append_recipients(
+    tenant: Tenant, blast_id: UUID, *, source: OpenSource, launch: bool = False, idempotency_key: object = None
+) -> Appended:
+    """Read a list into a blast that is `planning`, in chunks, each committed with its counts; with `launch`, let the
+    blast be sent when the list has ended. A recipient that the blast has is a duplicate: nothing is added twice.
+
+    The same key again answers the same without opening the list, and goes on where it stopped if the list was cut (its
+    rows are read again, checked to be the same, and skipped). Without a key, a repeated list is an upload of its own.
+
+    Raises NotFound, Forbidden, Conflict (`blast_launched`, `blast_cancelled`, `upload_in_progress`,
+    `idempotency_key_reused`, `recipients_differ`) and InvalidInput: as `prepare` before anything is stored; from the
+    list itself, if it breaks off or stops being readable; and `no_valid_recipients` for one without a good row, whose
+    rejected rows are kept. Whatever is raised, nothing was launched, and chunks that were committed stay.
+    """
+    key = idempotency.parse_key(idempotency_key)
+    claim = None if key is None else idempotency.Claim(key, _digest(blast_id, launch))
+    with transaction.atomic():
+        entered = _enter(tenant, blast_id, claim)
+        transaction.set_rollback(True)  # only to look
+    if isinstance(entered, Appended):
+        return entered
+    blast = Blast.objects.select_related("content").get(pk=blast_id)
+    require_may_send(tenant, blast.content.from_domain)
+    with source() as opened:
+        encoder, rows = prepare(compiled_content(blast.content).template, opened, timezone.now())
+        with transaction.atomic():
+            entered = _enter(tenant, blast_id, claim)
+        if isinstance(entered, Appended):
+            return entered
+        try:
+            fill(entered, rows, encoder, lambda _: None)
+        except BaseException as error:
+            leave_upload(entered)
+            raise _told(error, entered) from error
+    return _finish(tenant, entered, claim, launch)
+
+
+def _digest(blast_id: UUID, launch: bool) -> bytes:
+    """What a key is held to. The list is not part of it: it is compared with what was read when it is resumed."""
+    return keyed_digest(canonical_json({"blast": str(blast_id), "launch": launch}))
+
+
+def _enter(tenant: Tenant, blast_id: UUID, claim: idempotency.Claim | None) -> Upload | Appended:
+    """Open an upload in the caller's transaction, or find what it was answered before."""
+    if not Blast.objects.select_for_update(no_key=True).filter(pk=blast_id, tenant=tenant).exists():
+        raise NotFound("unknown_blast", "There is no such blast of yours.")
+    earlier = idempotency.claim_keys(tenant.pk, OPERATION, {} if claim is None else {0: claim})
+    if earlier and "rows" in earlier[0]:
+        return Appended.from_json(earlier[0])
+    upload = open_upload(blast_id, earlier[0]["upload"] if earlier else None)
+    if claim is not None and not earlier:
+        idempotency.keep_answers(tenant.pk, OPERATION, {claim.key: {"upload": upload.number}})
+    return upload
+
+
+def _finish(tenant: Tenant, upload: Upload, claim: idempotency.Claim | None, launch: bool) -> Appended:
+    """End of list, launch and answer are one transaction: none of them is there without the others."""
+    counts = upload.counts
+    with transaction.atomic():
+        blast = lock_blast(upload.blast_id)
+        finish_upload(upload)
+        good = counts.planned + counts.duplicates
+        if good and launch:
+            blast = launch_blast(blast.pk)
+        state = BlastState(blast.state)
+        done = Appended(blast.pk, upload.number, counts.rows, counts.planned, counts.duplicates, counts.rejected, state)
+        if claim is not None and good:
+            idempotency.keep_answers(tenant.pk, OPERATION, {claim.key: done.as_json()})
+        elif claim is not None:  # whoever corrects the list may use the key again
+            IdempotencyKey.objects.filter(tenant=tenant, operation=OPERATION, key=claim.key).delete()
+    log.info("blast_recipients", extra={"tenant": tenant.pk, "launch": launch, **done.as_json()})
+    if not good:
+        raise _no_valid_recipients(upload)
+    return done
+
+
+def _no_valid_recipients(upload: Upload) -> InvalidInput:
+    first = BlastReject.objects.filter(blast_id=upload.blast_id, upload=upload.number).order_by("line").first()
+    why = f" The first, line {first.line}: {first.reason}." if first else ""
+    return InvalidInput(
+        "no_valid_recipients",
+        f"None of the {upload.counts.rows:,} rows can be sent to.{why} The blast stays as it was: correct the list and"
+        " send it again.",
+        field="recipients",
+    )
+
+
+def _told(error: BaseException, upload: Upload) -> BaseException:
+    """The error, with how far the list was read: who sent it can go on instead of wondering."""
+    if not isinstance(error, MessagingError):
+        return error
+    code, message = error.code, error.message
+    if code == "planning_in_progress":
+        code, message = "upload_in_progress", "Another upload to this blast has begun since. Let it finish."
+    if upload.counts.rows and not isinstance(error, Conflict):
+        message += (
+            f" {upload.counts.rows:,} rows of this upload were read and stay in the blast; nothing was launched. Send the"
+            " list again: nothing is added twice."
+        )
+    return type(error)(code, message, field=error.field, retry_after=error.retry_after)
