@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from messaging.errors import InvalidInput, NotFound
+from messaging.ledger.cancel import cancel_send
+from messaging.ledger.listing import COLUMNS
 from messaging.models import Send
 from messaging.submission import SendRequest
 
@@ -22,10 +24,6 @@ _REFUSED = {
     ),
     "rail": ("rail_not_choosable", "The rail cannot be chosen: it follows from the category. Leave rail out."),
 }
-_SHOWN = (
-    *("id", "status", "channel", "category", "rail", "created_at", "not_before", "expires_at", "attempts"),
-    *("accepted_at", "provider_id", "error_code", "error_detail", "blast_id"),
-)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -56,17 +54,34 @@ def refuse_unknown(body: Mapping[str, Any], known: tuple[str, ...]) -> None:
         raise InvalidInput("unknown_field", f"There is no field {shown}. Known: {', '.join(known)}.", field=shown)
 
 
+def parse_id(raw: str) -> UUID:
+    """NotFound for what is no id: it is no send either."""
+    if not _UUID.fullmatch(raw):
+        raise NotFound("not_found", "There is no such send of yours.")
+    return UUID(raw)
+
+
 def find_send(tenant_id: int, raw_id: str) -> dict[str, Any]:
     """What the tenant may see of its send: no address, no content. NotFound also for another tenant's, or a non-id."""
-    row: dict[str, Any] | None = None
-    if _UUID.fullmatch(raw_id):
-        row = next(iter(Send.objects.filter(pk=UUID(raw_id), tenant_id=tenant_id).values(*_SHOWN)[:1]), None)
+    row = next(iter(Send.objects.filter(pk=parse_id(raw_id), tenant_id=tenant_id).values(*COLUMNS)[:1]), None)
     if row is None:
         raise NotFound("not_found", "There is no such send of yours.")
-    code, detail = row.pop("error_code"), row.pop("error_detail")
-    row["error"] = {"code": code, "detail": detail or ""} if code else None
+    return shown(row)
+
+
+def cancel(tenant_id: int, raw_id: str) -> tuple[dict[str, Any], bool]:
+    """The send, cancelled, and whether it was this call that did it. Raises as `ledger.cancel.cancel_send`."""
+    done = cancel_send(tenant_id, parse_id(raw_id))
+    return find_send(tenant_id, raw_id), done
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A send as it is answered, from its `COLUMNS`."""
+    send = dict(row)
+    code, detail = send.pop("error_code"), send.pop("error_detail")
+    send["error"] = {"code": code, "detail": detail or ""} if code else None
     for name in ("id", "blast_id"):
-        row[name] = row[name] and str(row[name])
+        send[name] = send[name] and str(send[name])
     for name in ("created_at", "not_before", "expires_at", "accepted_at"):
-        row[name] = row[name] and row[name].isoformat()
-    return row
+        send[name] = send[name] and send[name].isoformat()
+    return send

@@ -1,4 +1,4 @@
-"""The views: authenticate, read, hand on, answer. What they do is in `messaging.submission` and `messaging.api.sends`."""
+"""The views: authenticate, read, hand on, answer. What they do is in `messaging.submission` and `messaging.api.sends*`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rest_framework.views import APIView
 from core.models import Tenant
 from messaging.api.auth import ApiKeyAuthentication, Caller
 from messaging.api.parsers import frame_body
-from messaging.api.sends import find_send, parse_send
+from messaging.api.sends import cancel, find_send, parse_send
+from messaging.api.sends_list import list_sends
 from messaging.errors import InvalidInput
 from messaging.submission import submit_many
 
@@ -59,8 +60,15 @@ class TenantView(APIView):
         return data
 
 
+#: What is answered about a send is true for a moment.
+_FRESH = {"Cache-Control": "no-store"}
+
+
 class SendsView(TenantView):
-    """POST sends: 202 with what was recorded, long before it is sent."""
+    """POST sends: 202 with what was recorded, long before it is sent. GET sends: the tenant's own, newest first."""
+
+    def get(self, request: Request) -> Response:
+        return Response(list_sends(self.tenant(request).pk, request.query_params), headers=_FRESH)
 
     def post(self, request: Request) -> Response:
         tenant = self.tenant(request)
@@ -85,4 +93,15 @@ class SendView(TenantView):
     """GET sends/{id}: how it stands with one of the tenant's own sends."""
 
     def get(self, request: Request, send_id: str) -> Response:
-        return Response(find_send(self.tenant(request).pk, send_id), headers={"Cache-Control": "no-store"})
+        return Response(find_send(self.tenant(request).pk, send_id), headers=_FRESH)
+
+
+class SendCancelView(TenantView):
+    """POST sends/{id}/cancel: 200 with the send, which will not be sent. Safe to repeat. A body is not looked at."""
+
+    def post(self, request: Request, send_id: str) -> Response:
+        tenant = self.tenant(request)
+        send, done = cancel(tenant.pk, send_id)
+        if done:
+            log.info("send_cancelled", extra={"send": send["id"], "tenant": tenant.slug, "rail": send["rail"]})
+        return Response(send, headers=_FRESH)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from core.ids import new_id
@@ -88,11 +88,31 @@ class Send(models.Model):
                 fields=["blast", "id"],
                 condition=Q(status="scheduled", blast__isnull=False),
             ),
-            models.Index(name="messaging_sends_wake", fields=["not_before"], condition=Q(status="scheduled")),
+            models.Index(
+                name="messaging_sends_wake", fields=["priority", "not_before"], condition=Q(status="scheduled")
+            ),
             models.Index(
                 name="messaging_sends_expiry",
                 fields=["expires_at"],
                 condition=Q(status__in=["scheduled", "queued"], expires_at__isnull=False),
+            ),
+            # Lists (`ledger.listing`). The first is the only one that is written at each change of status, and then next
+            # to its last entry; the second has none for the statuses that every send passes through.
+            models.Index("tenant", "priority", F("id").desc(nulls_last=True), name="messaging_sends_tenant"),
+            models.Index(
+                "tenant",
+                "priority",
+                "status",
+                F("id").desc(nulls_last=True),
+                name="messaging_sends_tenant_status",
+                condition=~Q(status__in=["queued", "sending"]),
+            ),
+            models.Index(
+                "tenant",
+                "fingerprint",
+                F("id").desc(nulls_last=True),
+                name="messaging_sends_tenant_single",
+                condition=Q(blast=None),
             ),
         ]
 

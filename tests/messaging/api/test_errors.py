@@ -37,9 +37,9 @@ def test_elsewhere_a_404_is_django_s_own() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        ("GET", URL, "POST"),
-        ("OPTIONS", URL, "POST"),
-        ("PUT", URL, "POST"),
+        ("OPTIONS", URL, "GET, POST, HEAD"),
+        ("PUT", URL, "GET, POST, HEAD"),
+        ("GET", f"{URL}/x/cancel", "POST"),
         ("POST", f"{URL}/x", "GET, HEAD"),
         ("DELETE", f"{URL}/x", "GET, HEAD"),
     ],

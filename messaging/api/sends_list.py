@@ -1,0 +1,127 @@
+"""GET sends: query parameters in, a page out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.http import QueryDict
+
+from core.crypto import fingerprint
+from messaging.addresses import parse_address
+from messaging.api.cursor import read_cursor, write_cursor
+from messaging.api.sends import shown
+from messaging.errors import InvalidInput
+from messaging.ledger.listing import Wanted, page_of
+from messaging.lifecycle import SendStatus
+from messaging.submission import parse_category, parse_time
+
+DEFAULT_LIMIT, MAX_LIMIT = 50, 100
+
+_LIST = "sends"
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def list_sends(tenant_id: int, query: QueryDict) -> dict[str, Any]:
+    """`{"data": […], "next_cursor"}`. A page may be short, or empty, and have a next one: null alone means the end.
+
+    Raises InvalidInput with the parameter at fault.
+    """
+    given = _given(query)
+    limit = _limit(given.pop("limit", str(DEFAULT_LIMIT)))
+    cursor = given.pop("cursor", None)
+    wanted = Wanted(tenant=tenant_id, **{_FIELDS.get(name, name): _PARSERS[name](raw) for name, raw in given.items()})
+    if wanted.created_after and wanted.created_before and wanted.created_after >= wanted.created_before:
+        raise InvalidInput("empty_range", "created_before must be later than created_after.", field="created_before")
+    filters = _canonical(wanted)
+    before = None if cursor is None else read_cursor(cursor, of=_LIST, tenant=tenant_id, filters=filters)
+    page = page_of(wanted, before=before, limit=limit)
+    if page is None:
+        raise InvalidInput("unknown_blast", "There is no such blast of yours.", field="blast")
+    after = page.position and write_cursor(page.position, of=_LIST, tenant=tenant_id, filters=filters)
+    return {"data": [shown(row) for row in page.rows], "next_cursor": after}
+
+
+def _given(query: QueryDict) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, values in query.lists():
+        if name not in _KNOWN:
+            named = re.sub(r"[^A-Za-z0-9_.-]", "?", name[:60]) or "(empty)"
+            raise InvalidInput(
+                "unknown_parameter", f"There is no parameter {named}. Known: {', '.join(_KNOWN)}.", field=named
+            )
+        if len(values) != 1:
+            raise InvalidInput("repeated_parameter", f"Give {name} once.", field=name)
+        given[name] = str(values[0])
+    return given
+
+
+def _limit(raw: str) -> int:
+    if re.fullmatch(r"[0-9]{1,3}", raw, re.ASCII) and 1 <= int(raw) <= MAX_LIMIT:
+        return int(raw)
+    raise InvalidInput("invalid_limit", f"limit must be a whole number from 1 to {MAX_LIMIT}.", field="limit")
+
+
+def _status(raw: str) -> SendStatus:
+    for status in SendStatus:
+        if status == raw:
+            return status
+    raise InvalidInput("unknown_status", f"status must be one of {', '.join(SendStatus)}.", field="status")
+
+
+def _blast(raw: str) -> UUID:
+    if not _UUID.fullmatch(raw):
+        raise InvalidInput("invalid_id", "blast must be the id of a blast.", field="blast")
+    return UUID(raw)
+
+
+def _recipient(raw: str) -> bytes:
+    return fingerprint(parse_address(raw, "recipient").canonical)
+
+
+def _time(name: str) -> Callable[[str], datetime]:
+    def parse(raw: str) -> datetime:
+        try:
+            value = parse_time(raw, name)
+        except InvalidInput:
+            if " " not in raw:
+                raise
+            raise InvalidInput(
+                "invalid_time", f"{name} holds a space. In a query, a + is written %2B; or use Z.", field=name
+            ) from None
+        assert value is not None
+        return value
+
+    return parse
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "status": _status,
+    "blast": _blast,
+    "category": parse_category,
+    "recipient": _recipient,
+    "created_after": _time("created_after"),
+    "created_before": _time("created_before"),
+}
+_FIELDS = {"recipient": "fingerprint"}
+_KNOWN = (*_PARSERS, "limit", "cursor")
+
+
+def _canonical(wanted: Wanted) -> dict[str, str]:
+    """The filters as text, equal for equal filters: what a cursor is bound to."""
+    said = {}
+    for name in (field.name for field in fields(wanted)):
+        match getattr(wanted, name):
+            case None:
+                continue
+            case bytes() as value:
+                said[name] = value.hex()
+            case datetime() as value:
+                said[name] = value.astimezone(UTC).isoformat()
+            case value:
+                said[name] = str(value)
+    return said
