@@ -1,4 +1,4 @@
-"""What an operator sets: in whose name a tenant may send, and the rate limits."""
+"""Rate limits: the provider's, and what a tenant may use of it."""
 
 from __future__ import annotations
 
@@ -6,60 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from core.admin import TenantAdmin as CoreTenantAdmin
-from core.models import Tenant
 from messaging import buckets
-from messaging.models import RateLimitBucket, SenderDomain
+from messaging.models import RateLimitBucket
 from messaging.providers.registry import adapters
 
 if TYPE_CHECKING:  # generic for the type checker only
-    _DomainForm = forms.ModelForm[SenderDomain]
-    _DomainInline = admin.TabularInline[SenderDomain, Tenant]
     _BucketForm = forms.ModelForm[RateLimitBucket]
     _BucketAdmin = admin.ModelAdmin[RateLimitBucket]
 else:
-    _DomainForm = _BucketForm = forms.ModelForm
-    _DomainInline, _BucketAdmin = admin.TabularInline, admin.ModelAdmin
-
-
-class SenderDomainForm(_DomainForm):
-    class Meta:
-        model = SenderDomain
-        fields = ["domain"]
-        help_texts = {"domain": "Exactly this domain, without its subdomains. The provider must have verified it."}
-
-    def clean_domain(self) -> str:
-        return str(self.cleaned_data["domain"]).lower()
-
-    def validate_unique(self) -> None:
-        """Also the constraint on tenant and domain: an inline form leaves out constraints on its foreign key."""
-        super().validate_unique()
-        if not self.errors:
-            try:
-                self.instance.validate_constraints()
-            except ValidationError as error:
-                self.add_error(None, error)
-
-
-class SenderDomainInline(_DomainInline):
-    model = SenderDomain
-    form = SenderDomainForm
-    extra = 1
-
-
-admin.site.unregister(Tenant)
-
-
-@admin.register(Tenant)
-class TenantAdmin(CoreTenantAdmin):
-    """The tenant of `core`, with what `messaging` knows of it."""
-
-    inlines = [SenderDomainInline]
-    search_fields = [*CoreTenantAdmin.search_fields, "sender_domains__domain"]
+    _BucketForm, _BucketAdmin = forms.ModelForm, admin.ModelAdmin
 
 
 class RateLimitBucketForm(_BucketForm):
