@@ -105,10 +105,17 @@ def append_recipients(
             return entered
         try:
             fill(entered, rows, encoder, lambda _: None)
-        except BaseException as error:
+            done = _finish(tenant, entered, claim, launch)
+        except MessagingError as error:
             leave_upload(entered)
             raise _told(error, entered) from error
-    return _finish(tenant, entered, claim, launch)
+        except BaseException:
+            leave_upload(entered)
+            raise
+    log.info("blast_recipients", extra={"tenant": tenant.pk, "launch": launch, **done.as_json()})
+    if done.rejected == done.rows:
+        raise _no_valid_recipients(entered)
+    return done
 
 
 def _digest(blast_id: UUID, launch: bool) -> bytes:
@@ -135,7 +142,7 @@ def _finish(tenant: Tenant, upload: Upload, claim: idempotency.Claim | None, lau
     with transaction.atomic():
         blast = lock_blast(upload.blast_id)
         finish_upload(upload)
-        good = counts.planned + counts.duplicates
+        good = counts.rejected < counts.rows
         if good and launch:
             blast = launch_blast(blast.pk)
         state = BlastState(blast.state)
@@ -144,9 +151,6 @@ def _finish(tenant: Tenant, upload: Upload, claim: idempotency.Claim | None, lau
             idempotency.keep_answers(tenant.pk, OPERATION, {claim.key: done.as_json()})
         elif claim is not None:  # whoever corrects the list may use the key again
             IdempotencyKey.objects.filter(tenant=tenant, operation=OPERATION, key=claim.key).delete()
-    log.info("blast_recipients", extra={"tenant": tenant.pk, "launch": launch, **done.as_json()})
-    if not good:
-        raise _no_valid_recipients(upload)
     return done
 
 
@@ -161,14 +165,12 @@ def _no_valid_recipients(upload: Upload) -> InvalidInput:
     )
 
 
-def _told(error: BaseException, upload: Upload) -> BaseException:
+def _told(error: MessagingError, upload: Upload) -> MessagingError:
     """The error, with how far the list was read: who sent it can go on instead of wondering."""
-    if not isinstance(error, MessagingError):
-        return error
     code, message = error.code, error.message
     if code == "planning_in_progress":
         code, message = "upload_in_progress", "Another upload to this blast has begun since. Let it finish."
-    if upload.counts.rows and not isinstance(error, Conflict):
+    elif upload.counts.rows and not isinstance(error, Conflict):
         message += (
             f" {upload.counts.rows:,} rows of this upload were read and stay in the blast; nothing was launched. Send the"
             " list again: nothing is added twice."

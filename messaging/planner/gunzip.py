@@ -11,7 +11,7 @@ from messaging.errors import InvalidInput, TooLarge
 #: Bytes that may come out for each that went in. Lists of people give 3 to 30, the worst that gzip can do is 1,032.
 MAX_RATIO = 200
 #: Bytes that are unpacked before the ratio is looked at: short and very regular lists are not meant.
-FREE = 16 * 1024 * 1024
+FREE = 1024 * 1024
 #: Bytes that come out at most.
 MAX_BYTES = 4 * 1024**3
 

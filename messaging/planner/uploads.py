@@ -7,12 +7,13 @@ into the blast and it cannot be launched, so that a vanished reader costs the ne
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 from uuid import UUID
 
-from django.db import transaction
+from django.db import Error, transaction
 
 from core.db import ledger_cursor
 from messaging.errors import Conflict, NotFound
@@ -150,8 +151,11 @@ def keep_lease(upload: Upload) -> None:
 
 
 def leave_upload(upload: Upload) -> None:
-    """The reader stops before the end: the next one need not wait. What was written stays."""
-    with transaction.atomic(), ledger_cursor() as cursor:
+    """The reader stops before the end: the next one need not wait. What was written stays.
+
+    If the database is away (maybe that is why he stops), the lease runs out by itself.
+    """
+    with suppress(Error), transaction.atomic(), ledger_cursor() as cursor:
         cursor.run(_LEAVE, _key(upload))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from core import queues
 from messaging import buckets
+from tests.messaging.api.blast_rig import Blasts
 from tests.messaging.tenant_rig import Speaker, ensure_bucket, make_tenant
 
 
@@ -16,3 +17,9 @@ def speaker(db: None) -> Iterator[Speaker]:
     queues.breaker.reset()
     yield Speaker.of(make_tenant())
     buckets.forget()
+
+
+@pytest.fixture
+def blasts(speaker: Speaker) -> Blasts:
+    """The same tenant, speaking about blasts."""
+    return Blasts(speaker)
