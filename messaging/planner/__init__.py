@@ -1,6 +1,6 @@
 """Planning blasts: a content and a list of recipients become rows of the ledger.
 
-source (CSV, mappings) ─▶ rows ─▶ chunks ─▶ encode: check, fingerprint, seal ─▶ store: one transaction a chunk
+source (CSV, NDJSON, mappings) ─▶ rows ─▶ chunks ─▶ encode: check, fingerprint, seal ─▶ store: one transaction a chunk
 """
 
 from messaging.planner.launch import launch_blast
