@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django_dramatiq.models import Task
 
 from core.models import ApiKey, Tenant
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:  # generic for the type checker only
     _ApiKeyBase = admin.ModelAdmin[ApiKey]
 else:
     _TenantBase = _ApiKeyBase = admin.ModelAdmin
+
+
+admin.site.site_header = admin.site.site_title = "dualrail"
+admin.site.index_title = "Overview"
+admin.site.site_url = None  # there is no other site to view
+admin.site.enable_nav_sidebar = False  # lists are wide, and the overview is one click away
+admin.site.unregister(Task)  # nobody writes that table: its middleware costs nine statements a message
 
 
 @admin.register(Tenant)

@@ -11,7 +11,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from core.models import ProcessedJob
-from messaging.admin.cells import NONE, badge, duration, moment, row_link
+from messaging.admin.cells import NONE, at, badge, duration, moment, row_link
 from messaging.admin.filters import choice
 from messaging.admin.keyset import KeysetChangeList, Page
 from messaging.admin.readonly import ReadOnlyAdmin
@@ -28,16 +28,8 @@ class BatchAdmin(ReadOnlyAdmin[Batch]):
         *("error_code", "error_detail", "rendered_at", "created_at", "finished_at"),
     )
     list_display = (
-        "key",
-        "created",
-        "provider",
-        "rail",
-        "standing",
-        "size",
-        "attempts",
-        "http_status",
-        "error",
-        "took",
+        *("key", "standing", "created", "rail", "size"),
+        *("took", "attempts", "http_status", "error", "provider"),
     )
     list_display_links = None
     list_filter = (choice("state", BatchState), choice("rail", Rail))
@@ -46,10 +38,10 @@ class BatchAdmin(ReadOnlyAdmin[Batch]):
     fieldsets = (
         (None, {"fields": ("id", "provider", "channel", "rail", "idempotency_key")}),
         ("What came back", {"fields": ("standing", "attempts", "http_status", "error", "error_detail", "lease")}),
-        ("When", {"fields": ("created", "rendered_at", "finished_at", "took")}),
+        ("When", {"fields": ("created", "rendered", "finished", "took")}),
         ("What was in it", {"fields": ("its_sends",)}),
     )
-    readonly_fields = ("standing", "error", "lease", "created", "took", "its_sends")
+    readonly_fields = ("standing", "error", "lease", "created", "rendered", "finished", "took", "its_sends")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Batch]:
         """Their number in place of a hundred ids for each row."""
@@ -76,13 +68,13 @@ class BatchAdmin(ReadOnlyAdmin[Batch]):
 
     # ------------------------------------------------------------------------------------------------ cells
 
+    created = at("created_at", "created")
+    rendered = at("rendered_at", "rendered")
+    finished = at("finished_at", "finished")
+
     @admin.display(description="id")
     def key(self, batch: Batch) -> SafeString:
         return row_link(Batch, batch.pk)
-
-    @admin.display(description="created")
-    def created(self, batch: Batch) -> SafeString | str:
-        return moment(batch.created_at)
 
     @admin.display(description="state")
     def standing(self, batch: Batch) -> SafeString:

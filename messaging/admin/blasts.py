@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from core.models import Tenant
-from messaging.admin.cells import NONE, badge, list_link, moment, row_link
+from messaging.admin.cells import NONE, at, badge, list_link, moment, row_link
 from messaging.admin.filters import TenantFilter, choice
 from messaging.admin.keyset import KeysetChangeList, Page
 from messaging.admin.readonly import ReadOnlyAdmin
@@ -25,36 +25,23 @@ from messaging.rails import Category
 @admin.register(Blast)
 class BlastAdmin(ReadOnlyAdmin[Blast]):
     columns = (
-        *("id", "tenant__slug", "name", "channel", "category", "rail", "state", "isolated", "content_id"),
+        *("id", "tenant__slug", "name", "channel", "category", "rail", "state", "isolated"),
         *("hold_code", "hold_detail", "held_until", "rows_read", "planned", "duplicates", "rejected"),
         *("not_before", "expires_at", "created_at", "launched_at", "finished_at"),
     )
-    list_display = (
-        "called",
-        "whose",
-        "category",
-        "standing",
-        "progress",
-        "planned",
-        "rejected",
-        "created",
-        "launched",
-        "finished",
-    )
+    list_display = ("called", "standing", "progress", "recipients", "whose", "category", "created", "finished")
     list_display_links = None
     list_filter = (choice("state", BlastState), choice("category", Category), TenantFilter)
     list_select_related = ("tenant",)
     fieldsets = (
-        (None, {"fields": ("id", "name", "whose", "channel", "category", "rail", "content_id")}),
-        (
-            "How it stands",
-            {"fields": ("standing", "hold_detail", "held_until", "isolated", "counts", "pace", "its_sends")},
-        ),
+        (None, {"fields": ("id", "name", "whose", "channel", "category", "rail")}),
+        ("How it stands", {"fields": ("standing", "held", "alone", "counts", "pace", "its_sends")}),
         ("Recipients", {"fields": ("rows_read", "planned", "duplicates", "rejected")}),
-        ("When", {"fields": ("created", "not_before", "launched", "finished", "expires_at")}),
+        ("When", {"fields": ("created", "waits_until", "launched", "finished", "expires")}),
     )
     readonly_fields = (
-        *("whose", "standing", "counts", "pace", "its_sends", "created", "launched", "finished", "content_id"),
+        *("whose", "standing", "held", "alone", "counts", "pace", "its_sends"),
+        *("created", "waits_until", "launched", "finished", "expires"),
     )
 
     def indexed(self, chosen: Mapping[str, str]) -> bool:
@@ -75,6 +62,12 @@ class BlastAdmin(ReadOnlyAdmin[Blast]):
 
     # ------------------------------------------------------------------------------------------------ cells
 
+    created = at("created_at", "created")
+    waits_until = at("not_before", "not before")
+    launched = at("launched_at", "launched")
+    finished = at("finished_at", "finished")
+    expires = at("expires_at", "expires")
+
     @admin.display(description="blast")
     def called(self, blast: Blast) -> SafeString:
         return row_link(Blast, blast.pk, blast.name or None)
@@ -87,7 +80,18 @@ class BlastAdmin(ReadOnlyAdmin[Blast]):
     def standing(self, blast: Blast) -> SafeString:
         if not blast.hold_code:
             return badge(blast.state)
-        return format_html("{} {} {}", badge(blast.state), badge("held", blast.hold_detail), blast.hold_code)
+        return format_html("{} {}", badge(blast.state), badge("held", blast.hold_code))
+
+    @admin.display(description="held because of")
+    def held(self, blast: Blast) -> SafeString | str:
+        if not blast.hold_code:
+            return NONE
+        detail = f"{blast.hold_code}: {blast.hold_detail}" if blast.hold_detail else blast.hold_code
+        return format_html("{}; tried again at {}", detail, moment(blast.held_until))
+
+    @admin.display(description="in batches of its own")
+    def alone(self, blast: Blast) -> str:
+        return "yes, so that a refusal names it" if blast.isolated else NONE
 
     @admin.display(description="done")
     def progress(self, blast: Blast) -> SafeString | str:
@@ -95,17 +99,9 @@ class BlastAdmin(ReadOnlyAdmin[Blast]):
         done = blast.planned - sum(max(0, counts.get(status, 0)) for status in OPEN)
         return _bar(done, blast.planned) if counts else NONE
 
-    @admin.display(description="created")
-    def created(self, blast: Blast) -> SafeString | str:
-        return moment(blast.created_at)
-
-    @admin.display(description="launched")
-    def launched(self, blast: Blast) -> SafeString | str:
-        return moment(blast.launched_at)
-
-    @admin.display(description="finished")
-    def finished(self, blast: Blast) -> SafeString | str:
-        return moment(blast.finished_at)
+    @admin.display(description="recipients")
+    def recipients(self, blast: Blast) -> str:
+        return f"{blast.planned:,}" + (f", {blast.rejected:,} rejected" if blast.rejected else "")
 
     @admin.display(description="sends by status")
     def counts(self, blast: Blast) -> SafeString | str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django.contrib import admin
 from django.db.models import Model
 from django.urls import reverse
 from django.utils import timezone
@@ -50,6 +53,16 @@ def moment(at: datetime | None) -> SafeString | str:
         at.strftime("%Y-%m-%d %H:%M:%S.%f %Z"),
         timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S"),
     )
+
+
+def at(field: str, description: str) -> Callable[[Any, Any], SafeString | str]:
+    """A column for a moment of the row."""
+
+    @admin.display(description=description)
+    def column(self: Any, row: Any) -> SafeString | str:
+        return moment(getattr(row, field))
+
+    return column
 
 
 def duration(took: timedelta | None) -> str:

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from core.models import DeadLetter, Tenant
-from messaging.admin.cells import NONE, moment, row_link
+from messaging.admin.cells import NONE, at, row_link
 from messaging.admin.filters import ReasonFilter, TenantFilter
 from messaging.admin.keyset import KeysetChangeList, Page
 from messaging.admin.readonly import ReadOnlyAdmin
@@ -22,7 +22,7 @@ class DeadLetterAdmin(ReadOnlyAdmin[DeadLetter]):
     """The model is the mechanism's, which knows nothing of sends: the links are made here."""
 
     columns = ("id", "channel", "send_id", "batch_id", "tenant__slug", "reason", "detail", "redriven", "created_at")
-    list_display = ("key", "created", "whose", "channel", "reason", "send", "in_batch", "redriven")
+    list_display = ("key", "reason", "created", "whose", "send", "in_batch", "redriven", "channel")
     list_display_links = None
     list_filter = (ReasonFilter, TenantFilter)
     list_select_related = ("tenant",)
@@ -40,13 +40,11 @@ class DeadLetterAdmin(ReadOnlyAdmin[DeadLetter]):
         send_id = parse_search(changelist.query).id
         return Page(list(changelist.queryset.filter(send_id=send_id)) if send_id else [])
 
+    created = at("created_at", "created")
+
     @admin.display(description="number")
     def key(self, letter: DeadLetter) -> SafeString:
         return row_link(DeadLetter, letter.pk)
-
-    @admin.display(description="created")
-    def created(self, letter: DeadLetter) -> SafeString | str:
-        return moment(letter.created_at)
 
     @admin.display(description="tenant")
     def whose(self, letter: DeadLetter) -> SafeString | str:

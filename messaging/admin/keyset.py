@@ -56,6 +56,10 @@ class KeysetChangeList(ChangeList):
 
     model_admin: ReadOnlyAdmin[Any]
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.title = str(self.opts.verbose_name_plural).capitalize()
+
     def get_results(self, request: HttpRequest) -> None:
         page = self.model_admin.page(request, self, self._before(request))
         self.result_list = page.rows

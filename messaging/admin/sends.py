@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from core.models import DeadLetter, Tenant
-from messaging.admin.cells import NONE, badge, moment, row_link, short
+from messaging.admin.cells import NONE, at, badge, duration, row_link, short
 from messaging.admin.filters import BlastFilter, TenantFilter, choice
 from messaging.admin.keyset import KeysetChangeList, Page
 from messaging.admin.readonly import ReadOnlyAdmin
@@ -28,21 +28,13 @@ class SendAdmin(ReadOnlyAdmin[Send]):
     never shown: whoever looks for it knows it."""
 
     columns = (
-        *("id", "tenant__slug", "blast__name", "content_id", "channel", "category", "rail", "status", "attempts"),
+        *("id", "tenant__slug", "blast__name", "channel", "category", "rail", "status", "attempts"),
         *("not_before", "expires_at", "batch_id", "provider_id", "error_code", "error_detail"),
         *("created_at", "accepted_at"),
     )
     list_display = (
-        "key",
-        "created",
-        "whose",
-        "category",
-        "state",
-        "of_blast",
-        "in_batch",
-        "attempts",
-        "error",
-        "accepted",
+        *("key", "state", "created", "whose", "category"),
+        *("of_blast", "in_batch", "attempts", "error", "after"),
     )
     list_display_links = None  # the key is one
     list_filter = (
@@ -57,14 +49,25 @@ class SendAdmin(ReadOnlyAdmin[Send]):
         "The id of a send or a batch; or a tenant and a recipient's exact address, as in: acme ada@example.org"
     )
     fieldsets = (
-        (None, {"fields": ("id", "whose", "of_blast", "channel", "category", "rail", "content_id")}),
+        (None, {"fields": ("id", "whose", "of_blast", "channel", "category", "rail")}),
         (
             "What became of it",
             {"fields": ("state", "attempts", "in_batch", "provider_id", "error", "error_detail", "letter")},
         ),
-        ("When", {"fields": ("created", "not_before", "expires_at", "accepted")}),
+        ("When", {"fields": ("created", "waits_until", "expires", "accepted")}),
     )
-    readonly_fields = ("whose", "of_blast", "state", "in_batch", "error", "letter", "created", "accepted", "content_id")
+    readonly_fields = (
+        "whose",
+        "of_blast",
+        "state",
+        "in_batch",
+        "error",
+        "letter",
+        "created",
+        "waits_until",
+        "expires",
+        "accepted",
+    )
 
     # ------------------------------------------------------------------------------------------------ which ones
 
@@ -129,13 +132,18 @@ class SendAdmin(ReadOnlyAdmin[Send]):
 
     # ------------------------------------------------------------------------------------------------ cells
 
+    created = at("created_at", "created")
+    waits_until = at("not_before", "not before")
+    expires = at("expires_at", "expires")
+    accepted = at("accepted_at", "accepted")
+
+    @admin.display(description="accepted after")
+    def after(self, send: Send) -> str:
+        return duration(send.accepted_at - send.created_at if send.accepted_at else None)
+
     @admin.display(description="id")
     def key(self, send: Send) -> SafeString:
         return row_link(Send, send.pk)
-
-    @admin.display(description="created")
-    def created(self, send: Send) -> SafeString | str:
-        return moment(send.created_at)
 
     @admin.display(description="tenant")
     def whose(self, send: Send) -> SafeString:
@@ -156,10 +164,6 @@ class SendAdmin(ReadOnlyAdmin[Send]):
     @admin.display(description="error")
     def error(self, send: Send) -> str:
         return send.error_code or NONE
-
-    @admin.display(description="accepted")
-    def accepted(self, send: Send) -> SafeString | str:
-        return moment(send.accepted_at)
 
     @admin.display(description="dead letter")
     def letter(self, send: Send) -> SafeString | str:

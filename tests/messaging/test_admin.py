@@ -264,6 +264,14 @@ def test_a_viewer_of_buckets_sees_them(admin_client: Client) -> None:
     assert add(clerk).status_code == 403
 
 
+def test_the_overview_holds_what_is_there(admin_client: Client) -> None:
+    page = text_of(admin_client.get(reverse("admin:index")))
+    for name in ("Sends", "Blasts", "Batches", "Dead letters", "Tenants", "Rate limit buckets"):
+        assert f">{name}<" in page
+    assert ">Tasks<" not in page, "a table that nobody writes"
+    assert "View site" not in page
+
+
 def test_nothing_sealed_is_in_the_admin() -> None:
     from django.contrib import admin
 
