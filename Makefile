@@ -25,7 +25,7 @@ demo: setup ## A blast and login codes at once, in numbers and as a page; ARGS="
 dev: setup ## All processes of Procfile.dev, with the sandbox as provider, on http://127.0.0.1:8000
 	PATH="$$PWD/.venv/bin:$$PATH" RESEND_BASE_URL=http://127.0.0.1:8025 RESEND_API_KEY=re_sandbox \
 	python -m config.embedded run sh -c \
-	'python manage.py migrate --verbosity 0 && exec honcho start --procfile Procfile.dev --port 8000'
+	'python manage.py migrate --verbosity 0 && python manage.py welcome && exec honcho start --procfile Procfile.dev --port 8000'
 
 test: lint ## Lint, then all tests, on a PostgreSQL and a Redis of their own; ARGS go to pytest
 	.venv/bin/python -m pytest $(ARGS)
