@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from devtools.demo.figures import MAX_BATCH, RAIL_OF, Bounds, Evidence, Figures, LedgerBatch
 from devtools.demo.tenants import TENANTS
 from devtools.demo.wording import LATENCY_HEAD, LATENCY_TITLE, latency_rows, ms, rest_rows, shown
-from devtools.report.charts import Point, Series, scatter, stacked, steps
+from devtools.report.charts import MAX_DOTS, Point, Series, scatter, stacked, steps
 from devtools.report.frame import Labels, Rule, Size
 from devtools.report.page import document, facts, figure, listing, paragraph, section, table, tiles
 from devtools.report.scales import time_unit
@@ -59,7 +59,8 @@ class _Moments:
 def _head(figures: Figures, failed: Sequence[str], limit: int) -> Markup:
     parts = [paragraph("make demo", class_="kind")]
     if failed:
-        verdict = tag("p", f"{len(failed)} of the conditions not met", class_="verdict bad")
+        count = "One condition" if len(failed) == 1 else f"{len(failed)} conditions"
+        verdict = tag("p", f"{count} not met", class_="verdict bad")
         parts += [tag("h1", "The promise did not hold in this run"), verdict, listing(failed, class_="failures")]
     else:
         verdict = tag("p", "All conditions met", class_="verdict good")
@@ -126,7 +127,9 @@ def _codes(evidence: Evidence, figures: Figures, moments: _Moments) -> Markup:
         ends = (max(_LOWEST_MS / 10, fastest / 1.6), slowest)
         return scatter(labels, series, size, rules=rules, x_end=moments.end, y_ends=ends, log=True)
 
-    return figure(labels.title, words, draw, series)
+    thinned = any(len(one.points) > MAX_DOTS for one in series)
+    note = "Not all are drawn: of codes that are close together, the slowest is, and one more." if thinned else ""
+    return figure(labels.title, words, draw, series, note)
 
 
 def _times(figures: Figures) -> Sequence[float]:
@@ -166,7 +169,7 @@ def _depths(evidence: Evidence, moments: _Moments) -> list[Markup]:
     marketing = [(moments(depth.at), float(depth.marketing)) for depth in evidence.depths]
     codes = [(moments(depth.at), float(depth.transactional)) for depth in evidence.depths]
     most = max((depth.transactional for depth in evidence.depths), default=0)
-    looks = f"{len(evidence.depths):,} looks, about one a second."
+    looks = f"{len(evidence.depths):,} looks."
     backlog = Labels(
         "marketing",
         "Marketing rail: e-mails that are due and wait",

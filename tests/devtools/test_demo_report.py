@@ -93,6 +93,7 @@ def test_a_run_that_passed_says_so_and_one_that_failed_says_why() -> None:
     assert "2 cores &lt;fast&gt;" in page
     bad = page_of(replace(observed(), tokens=9))
     assert "All conditions met" not in bad
+    assert "One condition not met" in bad
     assert "The provider got 10 requests for 9 tokens" in bad
 
 
