@@ -27,13 +27,21 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
+def _event(record: logging.LogRecord) -> str:
+    """Our own events are names. Texts of Django quote what a visitor sent (a host name, a path): only their template, if
+    there is one, is written."""
+    if not record.name.startswith("django"):
+        return record.getMessage()
+    return str(record.msg) if record.args else "(text withheld)"
+
+
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": _event(record),
         }
         fields = _fields(record)
         if "at" in fields:
@@ -45,7 +53,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         fields = " ".join(f"{k}={v}" for k, v in _fields(record).items())
-        return f"{at} {record.levelname.lower():7} {record.name:24} {record.getMessage()} {fields}".rstrip()
+        return f"{at} {record.levelname.lower():7} {record.name:24} {_event(record)} {fields}".rstrip()
 
 
 def logging_config(env: Env) -> dict[str, Any]:

@@ -46,6 +46,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "config.middleware.RefuseNul",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -85,7 +86,9 @@ def _database(url: str) -> dict[str, Any]:
     options["prepare_threshold"] = 5  # Django's default, None, would also forbid it to those who ask (core.db)
     # The ledger's statements are prepared and written so that one plan serves all values; planning them anew each time
     # would cost more than running them (docs/decisions/0001). Commits are durable whatever the database's default says.
-    options["options"] = f"{options.get('options', '')} -c plan_cache_mode=force_generic_plan -c synchronous_commit=on".strip()
+    options["options"] = (
+        f"{options.get('options', '')} -c plan_cache_mode=force_generic_plan -c synchronous_commit=on".strip()
+    )
     return {
         "ENGINE": "django.db.backends.postgresql",
         **database,

@@ -19,6 +19,8 @@ local HALF = 0.0000005
 local TENANT_MARK_SLACK = 1
 -- No mark reaches further ahead: who waits longer asks again by then, perhaps with another refill.
 local MARK_HORIZON = 2
+-- Seconds that an answer tells to wait at most: with an absurd refill the true number is not one that Redis can return.
+local LONGEST_WAIT = 86400
 
 local state = {}
 do
@@ -195,7 +197,7 @@ local function acquire()
   end
   local function wait(seconds, reason)
     flush()
-    return {0, now_us, math.max(1, micros(seconds)), reason, epoch, 0, shares, starved, cursor_list()}
+    return {0, now_us, math.max(1, micros(math.min(seconds, LONGEST_WAIT))), reason, epoch, 0, shares, starved, cursor_list()}
   end
 
   -- 1 circuit
@@ -246,7 +248,7 @@ local function acquire()
   for i, want in ipairs(wants) do
     local tenant = tenants[want[1]]
     if tenant.free < 1 then
-      starved[i] = math.max(1, micros(tenant.starved))
+      starved[i] = math.max(1, micros(math.min(tenant.starved, LONGEST_WAIT)))
       shortest = math.min(shortest or tenant.starved, tenant.starved)
     end
     by_priority[want[2]][#by_priority[want[2]] + 1] = {index = i, tenant = want[1], want = want[3], share = 0}

@@ -107,16 +107,22 @@ def _find(tenant_id: int, digests: Iterable[bytes]) -> dict[bytes, int]:
     return {bytes(digest): pk for digest, pk in rows}
 
 
-def compiled_contents(content_ids: Iterable[int]) -> dict[int, Compiled | Unreadable]:
-    """Documents and templates of `content_ids`, from this process' memory or the database. One that cannot be used is
-    `Unreadable`, and no trouble for the others."""
-    wanted = set(content_ids)
-    found: dict[int, Compiled | Unreadable] = {**kept.get(wanted)}
-    if missing := wanted - found.keys():
-        fresh = {content.pk: _compile(content) for content in Content.objects.filter(pk__in=missing)}
-        kept.put({pk: compiled for pk, compiled in fresh.items() if isinstance(compiled, Compiled)})
-        found |= fresh
-    return found
+class Contents:
+    """Documents and templates of some contents, from this process' memory or the database; each is compiled when it is
+    asked for. One that cannot be used is `Unreadable`, and no trouble for the others."""
+
+    def __init__(self, content_ids: Iterable[int]) -> None:
+        wanted = set(content_ids)
+        self._ready: dict[int, Compiled | Unreadable] = {**kept.get(wanted)}
+        missing = wanted - self._ready.keys()
+        self._rows = {row.pk: row for row in Content.objects.filter(pk__in=missing)} if missing else {}
+
+    def __getitem__(self, pk: int) -> Compiled | Unreadable:
+        if pk not in self._ready:
+            found = self._ready[pk] = _compile(self._rows[pk])
+            if isinstance(found, Compiled):
+                kept.put({pk: found})
+        return self._ready[pk]
 
 
 def compiled_content(content: Content) -> Compiled:

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from core.governor import Event
 from messaging.lifecycle import BatchState
 from messaging.providers.base import Confirmation, Verdict
+from messaging.rails import Rail
 
 #: Attempts of a send that did not leave the machine, counted while the provider was in use, before it fails for good.
 MAX_ATTEMPTS = 10
@@ -82,9 +83,13 @@ def rule(verdict: Verdict, *, bound: bool, confirmation: Confirmation, last_erro
     return ruling
 
 
-def replay_delay(attempts: int) -> float:
-    """Seconds until a bound batch is repeated: 1 s after the first attempt, then doubling to a minute, jittered."""
-    return min(60.0, 2.0 ** min(attempts - 1, 6)) * random.uniform(0.8, 1.2)  # noqa: S311
+#: Seconds between two repetitions of a bound batch at most. A login code is worth asking for more often.
+_LONGEST_REPLAY = {Rail.TRANSACTIONAL: 8.0, Rail.MARKETING: 60.0}
+
+
+def replay_delay(rail: Rail, attempts: int) -> float:
+    """Seconds until a bound batch is repeated: 1 s after the first attempt, then doubling to the rail's longest, jittered."""
+    return min(_LONGEST_REPLAY[rail], 2.0 ** min(attempts - 1, 6)) * random.uniform(0.8, 1.2)  # noqa: S311
 
 
 def back_off(attempts: int) -> float:

@@ -94,9 +94,12 @@ def frame_body(request: HttpRequest, limit: int = MAX_BODY) -> None:
 
 def _read(stream: Any, limit: int) -> bytes:
     parts: list[bytes] = []
-    while limit > 0 and (part := stream.read(limit)):  # a stream may give less than it was asked for
-        parts.append(part)
-        limit -= len(part)
+    try:
+        while limit > 0 and (part := stream.read(limit)):  # a stream may give less than it was asked for
+            parts.append(part)
+            limit -= len(part)
+    except Exception:  # noqa: BLE001 — each server has errors of its own for a body that is cut or badly framed
+        raise InvalidInput("body_incomplete", "The body was cut, or is not framed as it says. Send it again.") from None
     return b"".join(parts)
 
 

@@ -39,8 +39,12 @@ def record_answer(
     ruling: Ruling,
     *,
     circuit_open: bool,
+    culprit: LaneKey | None = None,
 ) -> Recorded:
-    """Carry out `ruling`. Everything or nothing: batch, sends, job and dead letters change in one commit."""
+    """Carry out `ruling`. Everything or nothing: batch, sends, job and dead letters change in one commit.
+
+    `culprit`: the lane whose single send was refused on trial while others were accepted: the send fails, the lane goes on.
+    """
     why = Failure(answer.code or answer.verdict, answer.detail, answer.http_status)
     with transaction.atomic():
         match ruling.fate:
@@ -50,7 +54,7 @@ def record_answer(
                 # Said again until it is over: a second miscount ends it, whatever came between.
                 if outcomes.MISCOUNTED in (answer.verdict, bound.last_error):
                     why = Failure(outcomes.MISCOUNTED, answer.detail, answer.http_status)
-                kept = record.keep_bound(bound.id, bound.fence, outcomes.replay_delay(bound.attempts), why)
+                kept = record.keep_bound(bound.id, bound.fence, outcomes.replay_delay(rail, bound.attempts), why)
                 return Recorded(ruling.state, {}, fenced_out=not kept)
             case Fate.AMBIGUOUS:
                 if not record.finish(bound.id, bound.fence, ruling.state, why):
@@ -58,7 +62,7 @@ def record_answer(
                 record.leave_ambiguous(bound.id, why)
                 return Recorded(ruling.state, {})
             case Fate.DUE_AGAIN | Fate.BACK_OFF | Fate.SORT_LANES:
-                return _returned(channel, rail, bound, ruling, why, circuit_open)
+                return _returned(channel, rail, bound, ruling, why, circuit_open, culprit)
 
 
 #: What a tenant reads at its waiting send when the trouble is the operator's. The batch keeps the provider's words.
@@ -87,10 +91,20 @@ def _sent(bound: Bound, answer: Answer) -> Recorded:
     return Recorded(state, accepted, fenced_out=late)
 
 
-def _returned(channel: Channel, rail: Rail, bound: Bound, ruling: Ruling, why: Failure, circuit_open: bool) -> Recorded:
+def _returned(
+    channel: Channel,
+    rail: Rail,
+    bound: Bound,
+    ruling: Ruling,
+    why: Failure,
+    circuit_open: bool,
+    culprit: LaneKey | None,
+) -> Recorded:
     keys = sorted({LaneKey(s.tenant, s.blast) for s in bound.sends}, key=lambda k: (k.tenant, str(k.blast)))
     if ruling.fate is Fate.SORT_LANES:
-        if len(keys) == 1:
+        if culprit:
+            lanes.isolate(channel, rail, [culprit])
+        elif len(keys) == 1:
             lanes.hold(channel, rail, keys[0], why)
             log.error(
                 "lane_held",
@@ -104,6 +118,9 @@ def _returned(channel: Channel, rail: Rail, bound: Bound, ruling: Ruling, why: F
         # Ours no more; what was written on lanes is undone with the rest.
         transaction.set_rollback(True)
         return Recorded(ruling.state, {}, fenced_out=True)
+    if culprit:
+        record.fail(bound.id, {s.id: why for s in bound.sends})
+        return Recorded(ruling.state, {}, waiting=True)
     counted = ruling.fate is Fate.BACK_OFF and not circuit_open
     if ruling.fate is not Fate.BACK_OFF:
         told = _OPERATORS.get(ruling.state, why)

@@ -39,6 +39,7 @@ class Grant:
     takes: tuple[Take, ...] = ()
     charged: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     alone: LaneKey | None = None  # the lane that goes out on its own, if this is one
+    trial: bool = False  # it is held, and this is the one send that finds out whether the cause is gone
     replay: bool = False
     more: bool = False  # due sends stay behind
 
@@ -181,6 +182,7 @@ def _new_work(
         takes=tuple(takes),
         charged=charged,
         alone=LaneKey(first.tenant, first.blast) if first else None,
+        trial=bool(first and first.trial),
         more=sum(lane.sends for lane in lanes) > sum(decision.shares),
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import redis
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError, close_old_connections, transaction
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -29,6 +29,7 @@ from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
 from messaging.ledger import lanes, record
 from messaging.ledger.claim import LEASE, BoundSend
+from messaging.ledger.lanes import LaneKey
 from messaging.lifecycle import BatchState
 from messaging.outcomes import Ruling
 from messaging.providers.base import Adapter, Answer, LimitHint, Verdict
@@ -49,7 +50,7 @@ LEASE_MARGIN = 5.0
 #: Seconds for which the tenants of lanes are left out that somebody was changing.
 LOCKED_SECONDS = 0.25
 #: Seconds for which a lane waits whose encryption key this process lacks: another one may have it.
-UNKNOWN_KEY_SECONDS = 5.0
+UNKNOWN_KEY_SECONDS = 5
 #: A longer wait ends the ticket: the clock leaves a new one.
 LONGEST_WAIT = 2.0
 
@@ -159,7 +160,7 @@ def _hold_unreadable(line: Line, claimed: Claimed) -> None:
     """Lanes whose sends cannot be read here wait, in a transaction of their own: the claim held them FOR SHARE."""
     for lane, why in claimed.unreadable.items():
         with transaction.atomic():
-            seconds = UNKNOWN_KEY_SECONDS if why.code == UNKNOWN_KEY else lanes.HOLD
+            seconds = UNKNOWN_KEY_SECONDS if why.code == UNKNOWN_KEY else None
             lanes.hold(line.channel, line.rail, lane, why, seconds)
         log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
 
@@ -197,15 +198,56 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
     settled = _settle(
         line, grant, ruling.event, unused=unused, back=_back(grant, () if gone_back else bound.sends), answer=answer
     )
-    circuit_open = bool(settled and settled.circuit)
-    recorded = record_answer(line.channel, line.rail, bound, answer, ruling, circuit_open=circuit_open)
+    recorded = _record(
+        line, grant, bound, answer, ruling, circuit_open=bool(settled and settled.circuit), started=started
+    )
     if grant.alone and recorded.accepted and not recorded.fenced_out:
         with transaction.atomic():
-            lanes.release(line.channel, line.rail, grant.alone)
+            # One accepted trial says that the cause is gone for that send; the lane still goes alone once.
+            (lanes.isolate if grant.trial else _release)(line.channel, line.rail, [grant.alone])
     _tell(line, bound, answer, recorded)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     return recorded
+
+
+def _release(channel: Channel, rail: Rail, keys: Sequence[LaneKey]) -> None:
+    for key in keys:
+        lanes.release(channel, rail, key)
+
+
+def _record(
+    line: Line, grant: Grant, bound: Bound, answer: Answer, ruling: Ruling, *, circuit_open: bool, started: float
+) -> Recorded:
+    """Record the answer, and again while the database is away and the lease lasts: what the provider has taken should not
+    have to be asked for a second time."""
+    pause = 0.1
+    while True:
+        try:
+            return record_answer(
+                line.channel,
+                line.rail,
+                bound,
+                answer,
+                ruling,
+                circuit_open=circuit_open,
+                culprit=_culprit(line, grant, bound, answer),
+            )
+        except OperationalError as error:
+            if time.monotonic() + pause > started + LEASE - 1:
+                raise
+            log.warning("record_repeated", extra={"batch": bound.id, "error": type(error).__name__})
+            close_old_connections()
+            time.sleep(pause)
+            pause = min(1.0, pause * 2)
+
+
+def _culprit(line: Line, grant: Grant, bound: Bound, answer: Answer) -> LaneKey | None:
+    """The lane of a single send that was refused on trial while others were accepted: it is the send's own fault."""
+    on_trial = grant.trial and answer.verdict is Verdict.REFUSED and len(bound.sends) == 1
+    if on_trial and grant.alone and lanes.others_were_accepted(line.adapter.name, line.channel, line.rail, grant.alone):
+        return grant.alone
+    return None
 
 
 def _tell_if_late(line: Line, grant: Grant, started: float) -> None:

@@ -29,6 +29,7 @@ class Lane:
     """Due sends of one lane: `sends` of them, counted up to one more than a batch holds.
 
     `alone`: the provider refused a batch with this lane in it; its sends go out in a batch of their own.
+    `trial`: it is held, and this is the one send that finds out whether the cause is gone.
     """
 
     tenant: int
@@ -36,6 +37,7 @@ class Lane:
     blast: UUID | None
     sends: int
     alone: bool
+    trial: bool = False
 
 
 #: Single sends of one priority that are due: the predicate of the partial index `messaging_sends_single_due`.
@@ -117,7 +119,7 @@ single_tenants AS MATERIALIZED ({
 }),
 blast_tenants AS MATERIALIZED ({_wanted("b_after", "b_upto", _HAS_DUE)})
 SELECT t.tenant_id, NULL::uuid AS blast_id, CASE WHEN l.held THEN 1 ELSE due.n END AS n,
-       coalesce(l.alone, false) AS alone
+       coalesce(l.alone, false) AS alone, coalesce(l.held, false) AS trial
 FROM single_tenants t
 LEFT JOIN lanes l ON l.tenant_id = t.tenant_id
 CROSS JOIN LATERAL (
@@ -125,7 +127,7 @@ CROSS JOIN LATERAL (
     FROM (SELECT FROM {_SENDS} WHERE {SINGLE_DUE} AND s.tenant_id = t.tenant_id LIMIT {_enough("single_tenants")}) q
 ) due
 UNION ALL
-SELECT t.tenant_id, due.blast_id, CASE WHEN due.held THEN 1 ELSE due.n END, due.alone
+SELECT t.tenant_id, due.blast_id, CASE WHEN due.held THEN 1 ELSE due.n END, due.alone, due.held
 FROM blast_tenants t
 CROSS JOIN LATERAL (
     SELECT q.blast_id, q.held, q.alone, count(*) AS n
@@ -184,10 +186,10 @@ def candidates(
                 break
             parameters["cursor"] = cursor = end[0]
             rows = sql.all(CANDIDATES, parameters)
-        if sum(n for *_, n, _ in rows) <= max_batch and any(n >= _FEW for *_, n, _ in rows):
+        if sum(row[2] for row in rows) <= max_batch and any(row[2] >= _FEW for row in rows):
             # Not enough for a batch, and somebody may have more than was counted.
             rows = sql.all(CANDIDATES, parameters | {"full": True})
-    found = [Lane(tenant, priority, blast, n, alone) for tenant, blast, n, alone in rows if n]
+    found = [Lane(tenant, priority, blast, n, alone, trial) for tenant, blast, n, alone, trial in rows if n]
     ring = sorted({lane.tenant for lane in found}, key=lambda tenant: (tenant <= cursor, tenant))[:TENANTS]
     place = {tenant: i for i, tenant in enumerate(ring)}
     kept = [lane for lane in found if lane.tenant in place]

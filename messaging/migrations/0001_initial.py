@@ -65,6 +65,7 @@ class Migration(migrations.Migration):
                 ('isolated', models.BooleanField(default=False)),
                 ('hold_code', models.CharField(blank=True, default='', max_length=64)),
                 ('hold_detail', models.TextField(blank=True, default='')),
+                ('hold_seconds', models.IntegerField(default=0)),
                 ('held_until', models.DateTimeField(blank=True, null=True)),
                 ('id', models.UUIDField(default=core.ids.new_id, editable=False, primary_key=True, serialize=False)),
                 ('name', models.CharField(blank=True, default='', max_length=200)),
@@ -173,6 +174,7 @@ class Migration(migrations.Migration):
                 ('isolated', models.BooleanField(default=False)),
                 ('hold_code', models.CharField(blank=True, default='', max_length=64)),
                 ('hold_detail', models.TextField(blank=True, default='')),
+                ('hold_seconds', models.IntegerField(default=0)),
                 ('held_until', models.DateTimeField(blank=True, null=True)),
                 ('channel', models.CharField(max_length=16)),
                 ('rail', models.CharField(max_length=16)),
@@ -247,7 +249,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='ratelimitbucket',
-            constraint=models.CheckConstraint(condition=models.Q(('refill_per_second__gt', 0), ('refill_per_second__lte', 1000000)), name='messaging_buckets_refill_positive', violation_error_message='The refill must be above 0 (and at most 1,000,000) per second.'),
+            constraint=models.CheckConstraint(condition=models.Q(('refill_per_second__gte', 1e-06), ('refill_per_second__lte', 1000000)), name='messaging_buckets_refill_positive', violation_error_message='The refill must be above 0: from 0.000001 to 1,000,000 per second.'),
         ),
         migrations.AddConstraint(
             model_name='ratelimitbucket',

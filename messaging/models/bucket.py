@@ -57,8 +57,8 @@ class RateLimitBucket(models.Model):
             ),
             models.CheckConstraint(
                 name="messaging_buckets_refill_positive",
-                condition=Q(refill_per_second__gt=0) & Q(refill_per_second__lte=1_000_000),
-                violation_error_message="The refill must be above 0 (and at most 1,000,000) per second.",
+                condition=Q(refill_per_second__gte=1e-6) & Q(refill_per_second__lte=1_000_000),
+                violation_error_message="The refill must be above 0: from 0.000001 to 1,000,000 per second.",
             ),
             models.CheckConstraint(
                 name="messaging_buckets_reserve_fits",

@@ -12,12 +12,13 @@ class LaneMixin(models.Model):
     """What the dispatcher may write on a lane when the provider refuses its content.
 
     `isolated`: its sends go out in a batch of their own, so that a refusal names it and nobody else waits for it.
-    `hold_code` with `held_until`: nothing is sent but one send at `held_until`, to see whether the cause is gone.
+    `hold_code` with `held_until`: nothing is sent but one send at `held_until`, a trial whether the cause is gone.
     """
 
     isolated = models.BooleanField(default=False)
     hold_code = models.CharField(max_length=64, default="", blank=True)
     hold_detail = models.TextField(default="", blank=True)
+    hold_seconds = models.IntegerField(default=0)  # of the last hold; the next one lasts twice as long
     held_until = models.DateTimeField(null=True, blank=True)
 
     class Meta:

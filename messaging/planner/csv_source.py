@@ -10,6 +10,7 @@ Only columns that the template uses are read: nothing is stored of a person that
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -95,7 +96,7 @@ def _column_of_to(columns: list[str]) -> int:
         raise InvalidInput(
             "csv_no_to_column", f"The first line of the CSV file has no column named to.{hint}", field="csv"
         )
-    twice = {name for name in columns if name and columns.count(name) > 1}
+    twice = {name for name, times in Counter(columns).items() if name and times > 1}
     if len(found) > 1 or twice:
         which = TO if len(found) > 1 else "a variable"
         raise InvalidInput("csv_column_twice", f"The header of the CSV file names {which} twice.", field="csv")

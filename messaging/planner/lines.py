@@ -15,6 +15,8 @@ from messaging.errors import InvalidInput
 #: Longest record, in characters (bytes for a single line). Far above what the variables of a send may hold (16 KiB),
 #: so that columns which the template does not use have room.
 MAX_RECORD = 65_536
+#: Lines of one record. A stray quotation mark makes a record of all that follows; each line is read again that often.
+MAX_LINES = 100
 _BLOCK = 1 << 20
 _BOM = "\ufeff"
 
@@ -46,7 +48,7 @@ class Lines:
         if line is None:
             raise RecordTooLongError
         self.size += len(line)
-        if self.size > MAX_RECORD:
+        if self.size > MAX_RECORD or len(self._record) > MAX_LINES:
             raise RecordTooLongError
         if "\0" in line:
             self.has_nul = True

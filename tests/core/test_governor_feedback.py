@@ -298,3 +298,10 @@ def test_a_very_late_request_costs_two_tokens_at_the_most(governor: TimedGoverno
     governor.transactional()
     governor.late(60, governor.limits)
     assert governor.transactional().wait == about(0.2)
+
+
+def test_an_absurd_refill_is_a_wait_of_a_day_and_not_of_minus_nine_trillion_seconds(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(1, 1e-14))
+    governor.transactional()
+    assert governor.transactional().wait == 86_400
+    assert governor.marketing(want(1, bucket=Bucket(1, 1e-14))).wait <= 86_400
