@@ -1,0 +1,97 @@
+"""The sections, one after the other; each figure is shown as soon as it is there."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import redis
+import requests
+from rich.console import Console
+
+from devtools.bench import engine, fairness, governor, limit, planning, small_tenants, steps, table
+from devtools.bench.goals import Figure
+from devtools.bench.lab import BenchFailed, Lab
+from devtools.bench.options import SECTIONS, Options
+from devtools.bench.remote import RemoteFailed
+from devtools.processes import CommandFailed, ProcessDied
+from devtools.report import machine
+from devtools.stack import StackError
+
+FAILED, BROKEN, INTERRUPTED = 1, 2, 130
+
+RUNNERS: Mapping[str, Callable[[Lab, Options], Iterator[Figure]]] = {
+    "engine": engine.run,
+    "steps": steps.run,
+    "planning": planning.run,
+    "small_tenants": small_tenants.run,
+    "governor": governor.run,
+    "limit": limit.run,
+    "fairness": fairness.run,
+}
+assert tuple(RUNNERS) == SECTIONS
+
+
+def run(options: Options, console: Console | None = None) -> int:
+    """The exit code (see `--help`)."""
+    console = console or Console()
+    about = _about(options)
+    figures: list[Figure] = []
+    try:
+        with Lab(options.data_dir) as lab:
+            for section in options.only:
+                figures += _section(section, lab, options, console)
+    except BenchFailed as error:
+        _say(console, f"FAILED: {error}")
+        return FAILED
+    except (StackError, ProcessDied, CommandFailed, RemoteFailed) as error:
+        _say(console, f"The bench could not run. {error}")
+        return BROKEN
+    except (psycopg.Error, redis.RedisError, requests.RequestException) as error:
+        _say(console, f"The bench could not run: {type(error).__name__}. The logs are in {options.data_dir}/logs.")
+        return BROKEN
+    except KeyboardInterrupt:
+        _say(console, "Interrupted. Everything that was started has been stopped.")
+        return INTERRUPTED
+    finally:
+        if options.json and figures:
+            table.write_json(options.json, figures, about)
+    _say(console, "")
+    if options.markdown:
+        _say(console, table.markdown(figures, about))
+    else:
+        table.show_all(figures, console)
+    missed = any(figure.goal and not figure.goal.met(figure.value) for figure in figures)
+    return FAILED if options.strict and missed else 0
+
+
+def _section(section: str, lab: Lab, options: Options, console: Console) -> list[Figure]:
+    _say(console, f"{section}:")
+    began, found = time.monotonic(), []
+    for figure in RUNNERS[section](lab, options):
+        if options.quick:
+            figure = replace(figure, goal=None)  # small numbers reach or miss nothing
+        found.append(figure)
+        table.show(figure, console)
+    _say(console, f"  ({time.monotonic() - began:.0f} s)")
+    return found
+
+
+def _about(options: Options) -> dict[str, Any]:
+    words = ["python", "-m", "devtools.bench", "--only", ",".join(options.only)] if options.only != SECTIONS else []
+    return {
+        "machine": machine.hardware(),
+        "system": machine.system(),
+        "date": machine.now(),
+        "versions": machine.versions(("Django", "dramatiq", "psycopg", "redis")),
+        "commit": machine.commit(),
+        "command": shlex.join(words or ["python", "-m", "devtools.bench"]) + (" --quick" if options.quick else ""),
+    }
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

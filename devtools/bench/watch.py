@@ -1,0 +1,77 @@
+"""What a batch costs, step by step: real tickets served in this process, with a stop-watch around each step.
+
+Called by `devtools.bench.inside`. The stop-watch wraps the functions by name; a step that is renamed is a failure here and
+not a figure that silently becomes zero.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+from core.governor import Governor
+from messaging.dispatch import run_ticket
+from messaging.providers.registry import adapter_for
+from messaging.rails import Channel, Rail
+
+#: Step → where its function is looked up by those who call it. In the order in which they run.
+STEPS: dict[str, tuple[str, str]] = {
+    "replay": ("messaging.dispatch.search", "next_replay"),
+    "candidates": ("messaging.dispatch.search", "candidates"),
+    "governor": ("core.governor.Governor", "acquire"),
+    "locks": ("messaging.ledger.claim", "lock_lanes"),
+    "claim": ("messaging.ledger.claim", "take"),
+    "render": ("messaging.dispatch.batch", "_render"),
+    "encode": ("messaging.dispatch.batch", "_encode"),
+    "open": ("messaging.ledger.claim", "open_batch"),
+    "whole claim": ("messaging.dispatch.turn", "claim_batch"),
+    "ticket": ("messaging.dispatch.turn", "send_ticket"),
+    "request": ("messaging.dispatch.turn", "_call"),
+    "settle": ("core.governor.Governor", "settle"),
+    "record": ("messaging.dispatch.turn", "record_answer"),
+}
+_WARM = 20
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds[name] += time.perf_counter() - began
+
+        return timed
+
+
+def steps(batches: int) -> dict[str, list[float]]:
+    """Serve so many tickets of the marketing rail; seconds of each step of each batch, and of all of it ("batch")."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    watch = _Watch()
+    assert adapter_for(Channel.EMAIL) is not None
+    with ExitStack() as stack:
+        for name, (where, attribute) in STEPS.items():
+            home = Governor if where == "core.governor.Governor" else importlib.import_module(where)
+            timed = watch.around(name, getattr(home, attribute))
+            stack.enter_context(mock.patch.object(home, attribute, timed))
+        for number in range(_WARM + batches):
+            watch.seconds.clear()
+            began = time.perf_counter()
+            recorded = run_ticket(Channel.EMAIL, Rail.MARKETING)
+            took = time.perf_counter() - began
+            if recorded is None or len(recorded.accepted) != 100:
+                raise AssertionError(f"batch {number} was not accepted in full: {recorded}")
+            if number >= _WARM:
+                for name in STEPS:
+                    taken[name].append(watch.seconds[name])
+                taken["batch"].append(took)
+    return dict(taken)
