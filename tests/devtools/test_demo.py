@@ -94,7 +94,7 @@ def _look_around(written: str) -> None:
         page = browser.get(f"{admin}login/", timeout=30).text
         (token,) = _found(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
         form = {"username": "demo", "password": password, "csrfmiddlewaretoken": token, "next": "/admin/"}
-        assert "Site administration" in browser.post(f"{admin}login/", form, timeout=30).text
+        assert "Overview | dualrail" in browser.post(f"{admin}login/", form, timeout=30).text
         (stylesheet,) = _found(r'href="(/static/admin/css/base\S*css)"', page)
         assert browser.get(urljoin(admin, stylesheet), timeout=30).status_code == 200
 
