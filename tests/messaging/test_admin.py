@@ -213,7 +213,7 @@ def test_a_bucket_is_added_changed_and_acts_at_once(admin_client: Client) -> Non
         ({"refill_per_second": "-1"}, "refill must be above 0"),
         ({"refill_per_second": "nan"}, "Enter a number"),
         ({"refill_per_second": "1e999"}, "Enter a number"),
-        ({"refill_per_second": "1e300"}, "at most 1,000,000"),
+        ({"refill_per_second": "1e300"}, "0.000001 to 1,000,000"),
         ({"refill_per_second": ""}, "required"),
         ({"capacity": "0.5"}, "at least the reserve + 1"),
         ({"capacity": "3", "reserve": "2.5"}, "at least the reserve + 1"),
