@@ -15,7 +15,7 @@ from core.governor import Bucket, Event, Governor, Limits, Want
 _numbers = count()
 _WIDE = Bucket(1_000_000_000, 1_000_000)
 _NONE = Bucket(1, 0.001)
-_TENANT = Bucket(1_000_000, 1_000)
+_TENANT = Bucket(1_000_000, 1_000_000)
 _FILL = 1_000
 
 
@@ -27,7 +27,7 @@ def hammer(tenants: int, candidates: int, decisions: int) -> dict[str, Any]:
     provider = f"bench{next(_numbers)}"
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         governor = Governor(client, provider)
-        levels = {str(tenant): f"1000.000000:{time.time():.6f}:0.000000" for tenant in range(1, tenants + 1)}
+        levels = {str(tenant): f"1000000.000000:{time.time():.6f}:0.000000" for tenant in range(1, tenants + 1)}
         names = list(levels)
         for start in range(0, tenants, _FILL):
             client.hset(governor.keys[1], mapping={name: levels[name] for name in names[start : start + _FILL]})

@@ -29,13 +29,17 @@ def run(lab: Lab, options: Options) -> Iterator[Figure]:
         blast = lab.inside.call("blast", slug="steps", parts=parts, launched=True)
         lab.ready()
         ran = f"{batches} batches of 100 in one process, {queued:,} queued, p50 (p95 in the JSON)"
-        yield from _figures("", split(lab.inside.call("steps", batches=batches)), ran)
+        done = lab.inside.call("steps", batches=batches)
+        yield from _figures("", split(done["seconds"]), ran)
+        yield Figure("steps", "tickets in vain", float(done["in_vain"]), f"beside {batches} batches", ran)
         with psycopg.connect(lab.stack.database_url) as old:
             old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             old.execute("SELECT count(*) FROM core_tenants")
             lab.inside.call("age", blast_id=blast, claims=claims)
             ran = f"{batches} batches of 100, after {claims:,} claims under an open snapshot"
-            yield from _figures(" under a snapshot", split(lab.inside.call("steps", batches=batches)), ran, whole=False)
+            yield from _figures(
+                " under a snapshot", split(lab.inside.call("steps", batches=batches)["seconds"]), ran, whole=False
+            )
             old.rollback()
         lab.wait_recorded()
     finally:
