@@ -23,7 +23,7 @@ _SCRIPT = Path(__file__).with_name("governor.lua").read_text()
 MARK_SLACK = 0.025
 #: Seconds that the next token comes later when the provider says that its window is used up: how much later than its grant
 #: a request may reach the provider (measured: docs/decisions/0009).
-HEADER_SLACK = 0.025
+HEADER_SLACK = 0.005
 #: Seconds until a request in flight is forgotten if nobody settles it: the lease of a batch.
 FLIGHT_TTL = 30.0
 #: Seconds by which an open circuit's next probe is kept for the preferred kind of work.
