@@ -82,15 +82,29 @@ def _section(section: str, lab: Lab, options: Options, console: Console) -> list
 
 
 def _about(options: Options) -> dict[str, Any]:
-    words = ["python", "-m", "devtools.bench", "--only", ",".join(options.only)] if options.only != SECTIONS else []
     return {
         "machine": machine.hardware(),
         "system": machine.system(),
         "date": machine.now(),
         "versions": machine.versions(("Django", "dramatiq", "psycopg", "redis")),
         "commit": machine.commit(),
-        "command": shlex.join(words or ["python", "-m", "devtools.bench"]) + (" --quick" if options.quick else ""),
+        "command": shlex.join(["python", "-m", "devtools.bench", *arguments(options)]),
     }
+
+
+def arguments(options: Options) -> list[str]:
+    """What was asked for beyond the defaults, as it would be typed."""
+    said = ["--only", ",".join(options.only)] if options.only != SECTIONS else []
+    if options.quick:
+        return [*said, "--quick"]
+    usual = Options()
+    if options.sends != usual.sends:
+        said += ["--sends", str(options.sends)]
+    if options.workers != usual.workers:
+        said += ["--workers", ",".join(f"{processes}x{threads}" for processes, threads in options.workers)]
+    if options.seconds != usual.seconds:
+        said += ["--seconds", f"{options.seconds:g}"]
+    return said
 
 
 def _say(console: Console, text: str) -> None:

@@ -14,9 +14,9 @@ from rich.console import Console
 from devtools.bench import figures, goals, table
 from devtools.bench.goals import Figure, at_least, at_most
 from devtools.bench.limit import run as run_limit
-from devtools.bench.options import SECTIONS, add_arguments, options_from
+from devtools.bench.options import SECTIONS, Options, add_arguments, options_from
 from devtools.bench.planning import write_list
-from devtools.bench.run import RUNNERS
+from devtools.bench.run import RUNNERS, arguments
 from devtools.bench.steps import split
 
 
@@ -161,16 +161,16 @@ def test_markdown_and_json(tmp_path: Path) -> None:
     )
 
 
-def parsed(*argv: str) -> object:
+def parsed(*argv: str) -> Options:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return options_from(vars(parser.parse_args(argv)))
 
 
 def test_options() -> None:
-    assert parsed("--only", "limit, engine", "--workers", "1x8,2x4").only == ("engine", "limit")  # type: ignore[attr-defined]
-    assert parsed("--quick").sends < 10_000  # type: ignore[attr-defined]
-    assert parsed("--quick", "--sends", "50000").sends == 50_000  # type: ignore[attr-defined]
+    assert parsed("--only", "limit, engine", "--workers", "1x8,2x4").only == ("engine", "limit")
+    assert parsed("--quick").sends < 10_000
+    assert parsed("--quick", "--sends", "50000").sends == 50_000
     assert tuple(RUNNERS) == SECTIONS
     assert RUNNERS["limit"] is run_limit
 
@@ -182,6 +182,14 @@ def test_bad_options_are_refused(argv: list[str], capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         parsed(*argv)
     assert "argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["--only", "engine,limit"], ["--quick"], ["--workers", "2x8,3x4"], ["--sends", "5", "--seconds", "2.5"]],
+)
+def test_the_command_of_a_run_is_told(argv: list[str]) -> None:
+    assert arguments(parsed(*argv)) == argv
 
 
 def test_a_list_has_so_many_rows(tmp_path: Path) -> None:
