@@ -25,7 +25,7 @@ _NEWCOMERS, _THEIR_SENDS = 30, 50
 
 
 def run(lab: Lab, options: Options) -> Iterator[Figure]:
-    seconds = 3.0 if options.quick else 30.0
+    seconds = 2.0 if options.quick else 30.0
     for tenants in (10, 30) if options.quick else (10, 100, 1_000):
         yield _jain(lab, tenants, seconds, 1.0 if options.quick else _WINDOW)
     yield from _newcomers(lab, 2 if options.quick else _NEWCOMERS, 10_000 if options.quick else 1_000_000)

@@ -25,6 +25,10 @@ _SETTLE_SECONDS = 30.0
 #: Above what workers believe of a limit (`messaging.buckets.TTL`).
 _LIMITS_SECONDS = 2.2
 UNLIMITED = 1_000_000.0
+_LIMITS = """
+INSERT INTO messaging_rate_limit_buckets (provider, scope, unit, capacity, refill_per_second, reserve, updated_at)
+VALUES ('resend', 'global', 'request', %s, %s, 0, now()), ('resend', 'tenant', 'send', %s, %s, 0, now())
+"""
 
 
 class BenchFailed(RuntimeError):
@@ -40,6 +44,8 @@ class Lab:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._key: tuple[int, int, int] | None = None
+        self._limits: tuple[float, float, float] | None = None
+        self._believed_at = 0.0  # monotonic: from then on no worker believes the limits before
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
@@ -69,17 +75,11 @@ class Lab:
             self._start(key, flags)
         else:
             self._restart_sandbox(flags)
-        self._empty()
         capacity, refill = limit or ((1 + 0.02 * rate, 0.98 * rate) if rate else (UNLIMITED, UNLIMITED))
-        self.sql(
-            "INSERT INTO messaging_rate_limit_buckets (provider, scope, unit, capacity, refill_per_second, reserve, updated_at)"
-            " VALUES ('resend', 'global', 'request', %s, %s, 0, now()), ('resend', 'tenant', 'send', %s, %s, 0, now())",
-            capacity,
-            refill,
-            tenant,
-            tenant,
-        )
-        self._believed_at = time.monotonic() + (0.0 if fresh else _LIMITS_SECONDS)
+        self._empty((capacity, refill, tenant, tenant))
+        if not fresh and self._limits != (capacity, refill, tenant):
+            self._believed_at = time.monotonic() + _LIMITS_SECONDS
+        self._limits = (capacity, refill, tenant)
         with redis.Redis.from_url(self.stack.redis_url) as client:
             client.flushdb()
         self.inside.call("forget")
@@ -164,7 +164,8 @@ class Lab:
         process.start()
         process.wait_ready()
 
-    def _empty(self) -> None:
+    def _empty(self, limits: tuple[float, ...]) -> None:
+        """All rows gone and the limits there again in one step: a worker never sees a provider without a bucket."""
         tables = [
             name
             for (name,) in self.sql(
@@ -174,9 +175,10 @@ class Lab:
         ]
         for attempt in range(_EMPTY_TRIES):
             try:
-                self.sql("SET lock_timeout = '2s'")
-                self.sql(f"TRUNCATE {', '.join(tables)} CASCADE")
-                self.sql("SET lock_timeout = 0")
+                with self._connection.transaction():
+                    self.sql("SET LOCAL lock_timeout = '2s'")
+                    self.sql(f"TRUNCATE {', '.join(tables)} CASCADE")
+                    self.sql(_LIMITS, *limits)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable):  # the clock and workers go on
                 if attempt == _EMPTY_TRIES - 1:
                     raise
