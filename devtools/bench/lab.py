@@ -100,6 +100,12 @@ class Lab:
             for process in self.stack.workers(rail):
                 process.resume()
 
+    def discard(self) -> None:
+        """What is still waiting is not sent any more: else the next section's provider would get some of it."""
+        self.sql(
+            "UPDATE messaging_blasts SET state = 'cancelled', has_due = false WHERE state IN ('planning', 'running')"
+        )
+
     def ready(self) -> None:
         """Call it when all is set up, before anything is sent: workers have learned the new limits, and statistics are as
         autovacuum would have them, now and not in the middle of the run."""

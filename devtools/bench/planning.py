@@ -24,6 +24,7 @@ def run(lab: Lab, options: Options) -> Iterator[Figure]:
             write_list(path, rows)
             done = json.loads(lab.stack.python("-m", "devtools.bench.inside", "plan", _SLUG, str(path)))
         finally:
+            lab.discard()
             lab.release()
         path.unlink()
         if done["planned"] != rows:

@@ -43,6 +43,7 @@ def run(lab: Lab, options: Options) -> Iterator[Figure]:
             old.rollback()
         lab.wait_recorded()
     finally:
+        lab.discard()
         lab.release()
 
 
