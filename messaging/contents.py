@@ -8,8 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from django.db.models import Q
-
 from core.crypto import SealError, UnknownKey, keyed_digest, keyring
 from messaging.content import Document, Template, compile_document
 from messaging.errors import MessagingError, Unavailable
@@ -103,7 +101,7 @@ def store_contents(tenant_id: int, documents: Sequence[Document]) -> list[int]:
 
 
 def _find(tenant_id: int, digests: Iterable[bytes]) -> dict[bytes, int]:
-    rows = Content.objects.filter(Q(tenant_id=tenant_id, digest__in=set(digests))).values_list("digest", "id")
+    rows = Content.objects.filter(tenant_id=tenant_id, digest__in=set(digests)).values_list("digest", "id")
     return {bytes(digest): pk for digest, pk in rows}
 
 

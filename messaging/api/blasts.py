@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from core.crypto import keyed_digest
 from core.hashing import canonical_json
 from core.models import Tenant
 from messaging.api.cursor import read_cursor, write_cursor
+from messaging.api.query import UUID_FORM, page_limit, parameters
 from messaging.api.sends import refuse_unknown
 from messaging.contents import compiled_content
 from messaging.errors import InvalidInput, NotFound
@@ -32,10 +32,8 @@ OPTIONAL = (
     *("channel", "reply_to", "html", "text", "headers", "name", "not_before", "expires_at"),
     *("recipients", "launch"),
 )
-DEFAULT_LIMIT, MAX_LIMIT = 50, 100
 
 _LIST = "blasts"
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def make_blast(tenant: Tenant, new: NewBlast) -> tuple[dict[str, Any], bool]:
 
 def parse_id(raw: str) -> UUID:
     """NotFound for what is no id: it is no blast either."""
-    if not _UUID.fullmatch(raw):
+    if not UUID_FORM.fullmatch(raw):
         raise NotFound("unknown_blast", "There is no such blast of yours.")
     return UUID(raw)
 
@@ -110,10 +108,7 @@ def launch(tenant: Tenant, blast_id: UUID) -> None:
 def list_blasts(tenant_id: int, query: QueryDict) -> dict[str, Any]:
     """`{"data": […], "next_cursor"}`, newest first. Raises InvalidInput with the parameter at fault."""
     given = parameters(query, ("limit", "cursor"))
-    raw = given.get("limit", str(DEFAULT_LIMIT))
-    if not re.fullmatch(r"[0-9]{1,3}", raw, re.ASCII) or not 1 <= int(raw) <= MAX_LIMIT:
-        raise InvalidInput("invalid_limit", f"limit must be a whole number from 1 to {MAX_LIMIT}.", field="limit")
-    limit, cursor = int(raw), given.get("cursor")
+    limit, cursor = page_limit(given), given.get("cursor")
     before = None if cursor is None else read_cursor(cursor, of=_LIST, tenant=tenant_id, filters={})
     found = newest_blasts(tenant_id, limit + 1, before)
     page, now = found[:limit], timezone.now()
@@ -122,21 +117,6 @@ def list_blasts(tenant_id: int, query: QueryDict) -> dict[str, Any]:
         "data": [shown(facts, now) for facts in page],
         "next_cursor": write_cursor(page[-1].id, of=_LIST, tenant=tenant_id, filters={}) if more else None,
     }
-
-
-def parameters(query: QueryDict, known: tuple[str, ...]) -> dict[str, str]:
-    """The query's parameters. One that is not known is a typing error, and better told than passed over."""
-    given: dict[str, str] = {}
-    for name, values in query.lists():
-        if name not in known:
-            named = re.sub(r"[^A-Za-z0-9_.-]", "?", name[:60]) or "(empty)"
-            raise InvalidInput(
-                "unknown_parameter", f"There is no parameter {named}. Known: {', '.join(known)}.", field=named
-            )
-        if len(values) != 1:
-            raise InvalidInput("repeated_parameter", f"Give {name} once.", field=name)
-        given[name] = str(values[0])
-    return given
 
 
 def shown(facts: BlastFacts, now: datetime) -> dict[str, Any]:

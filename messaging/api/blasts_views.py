@@ -12,11 +12,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from messaging.api.blasts import find_blast, launch, list_blasts, make_blast, parameters, parse_blast, parse_id
+from messaging.api.blasts import find_blast, launch, list_blasts, make_blast, parse_blast, parse_id
 from messaging.api.blasts_body import UploadBody, kind_of
 from messaging.api.blasts_rejected import rejected_csv
 from messaging.api.blasts_slots import upload_slot
 from messaging.api.parsers import BoundedJSONParser, frame_body
+from messaging.api.query import parameters
 from messaging.api.views import TenantView
 from messaging.errors import InvalidInput, MessagingError
 from messaging.lanes import cancel_blast, pause_blast, resume_blast

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -14,16 +13,14 @@ from django.http import QueryDict
 from core.crypto import fingerprint
 from messaging.addresses import parse_address
 from messaging.api.cursor import read_cursor, write_cursor
+from messaging.api.query import UUID_FORM, page_limit, parameters
 from messaging.api.sends import shown
 from messaging.errors import InvalidInput
 from messaging.ledger.listing import Wanted, page_of
 from messaging.lifecycle import SendStatus
 from messaging.submission import parse_category, parse_time
 
-DEFAULT_LIMIT, MAX_LIMIT = 50, 100
-
 _LIST = "sends"
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def list_sends(tenant_id: int, query: QueryDict) -> dict[str, Any]:
@@ -31,8 +28,9 @@ def list_sends(tenant_id: int, query: QueryDict) -> dict[str, Any]:
 
     Raises InvalidInput with the parameter at fault.
     """
-    given = _given(query)
-    limit = _limit(given.pop("limit", str(DEFAULT_LIMIT)))
+    given = parameters(query, _KNOWN)
+    limit = page_limit(given)
+    given.pop("limit", None)
     cursor = given.pop("cursor", None)
     wanted = Wanted(tenant=tenant_id, **{_FIELDS.get(name, name): _PARSERS[name](raw) for name, raw in given.items()})
     if wanted.created_after and wanted.created_before and wanted.created_after >= wanted.created_before:
@@ -46,26 +44,6 @@ def list_sends(tenant_id: int, query: QueryDict) -> dict[str, Any]:
     return {"data": [shown(row) for row in page.rows], "next_cursor": after}
 
 
-def _given(query: QueryDict) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, values in query.lists():
-        if name not in _KNOWN:
-            named = re.sub(r"[^A-Za-z0-9_.-]", "?", name[:60]) or "(empty)"
-            raise InvalidInput(
-                "unknown_parameter", f"There is no parameter {named}. Known: {', '.join(_KNOWN)}.", field=named
-            )
-        if len(values) != 1:
-            raise InvalidInput("repeated_parameter", f"Give {name} once.", field=name)
-        given[name] = str(values[0])
-    return given
-
-
-def _limit(raw: str) -> int:
-    if re.fullmatch(r"[0-9]{1,3}", raw, re.ASCII) and 1 <= int(raw) <= MAX_LIMIT:
-        return int(raw)
-    raise InvalidInput("invalid_limit", f"limit must be a whole number from 1 to {MAX_LIMIT}.", field="limit")
-
-
 def _status(raw: str) -> SendStatus:
     for status in SendStatus:
         if status == raw:
@@ -74,7 +52,7 @@ def _status(raw: str) -> SendStatus:
 
 
 def _blast(raw: str) -> UUID:
-    if not _UUID.fullmatch(raw):
+    if not UUID_FORM.fullmatch(raw):
         raise InvalidInput("invalid_id", "blast must be the id of a blast.", field="blast")
     return UUID(raw)
 

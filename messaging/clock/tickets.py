@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from core import queues
 from core.db import ledger_cursor
+from messaging.ledger.candidates import LAPSED
 from messaging.providers.registry import adapters
 from messaging.rails import PRIORITIES, Channel, Rail, queue_name
 from messaging.tickets import send_ticket
 
-_WORK = """
+_WORK = f"""
 SELECT EXISTS (
     SELECT FROM unnest(%(priorities)s::smallint[]) p (priority), LATERAL (
         SELECT FROM messaging_sends s
@@ -21,9 +22,7 @@ SELECT EXISTS (
     WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.priority = ANY (%(priorities)s::smallint[])
       AND b.state = 'running' AND b.has_due
 ) OR EXISTS (
-    SELECT FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
-    WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.state IN ('claimed', 'unknown')
-      AND b.provider = %(provider)s AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
+    SELECT {LAPSED}
 )
 """
 

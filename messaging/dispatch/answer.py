@@ -100,7 +100,7 @@ def _returned(
     circuit_open: bool,
     culprit: LaneKey | None,
 ) -> Recorded:
-    keys = sorted({LaneKey(s.tenant, s.blast) for s in bound.sends}, key=lambda k: (k.tenant, str(k.blast)))
+    keys = sorted({LaneKey(s.tenant, s.blast) for s in bound.sends}, key=lambda k: k.place)
     if ruling.fate is Fate.SORT_LANES:
         if culprit:
             lanes.isolate(channel, rail, [culprit])

@@ -167,7 +167,7 @@ def _new_work(
         return Later(decision.wait, decision.reason, new_work_helps=decision.reason == "tenant")
     memory.alone_next = first is None
     if first:
-        memory.alone_last = LaneKey(first.tenant, first.blast)
+        memory.alone_last = first.key
     takes: list[Take] = []
     charged: dict[int, tuple[int, float]] = {}
     for want, share in zip(wants, decision.shares, strict=True):
@@ -181,7 +181,7 @@ def _new_work(
         limits,
         takes=tuple(takes),
         charged=charged,
-        alone=LaneKey(first.tenant, first.blast) if first else None,
+        alone=first.key if first else None,
         trial=bool(first and first.trial),
         more=sum(lane.sends for lane in lanes) > sum(decision.shares),
     )
@@ -189,12 +189,12 @@ def _new_work(
 
 def _choose(lanes: Sequence[Lane], memory: Memory) -> tuple[Lane | None, Sequence[Lane]]:
     """Those that go together, or one that goes alone: in turn, as long as there are both. The alone ones go in turn, too."""
-    alone = sorted((lane for lane in lanes if lane.alone), key=lambda lane: (lane.tenant, str(lane.blast)))
+    alone = sorted((lane for lane in lanes if lane.alone), key=lambda lane: lane.key.place)
     together = [lane for lane in lanes if not lane.alone]
     if not alone or (together and not memory.alone_next):
         return None, together
     last = memory.alone_last
-    after = [lane for lane in alone if last is None or (lane.tenant, str(lane.blast)) > (last.tenant, str(last.blast))]
+    after = [lane for lane in alone if last is None or lane.key.place > last.place]
     first = (after or alone)[0]
     return first, [first]
 

@@ -53,8 +53,6 @@ LOCKED_SECONDS = 0.25
 UNKNOWN_KEY_SECONDS = 5
 #: A longer wait ends the ticket: the clock leaves a new one.
 LONGEST_WAIT = 2.0
-
-
 #: Seconds for connecting to the governor, and for its answer. A turn that fails here costs nothing: the clock re-tickets.
 _GOVERNOR_TIMEOUT = 2.0
 
@@ -204,16 +202,11 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
     if grant.alone and recorded.accepted and not recorded.fenced_out:
         with transaction.atomic():
             # One accepted trial says that the cause is gone for that send; the lane still goes alone once.
-            (lanes.isolate if grant.trial else _release)(line.channel, line.rail, [grant.alone])
+            (lanes.isolate if grant.trial else lanes.release)(line.channel, line.rail, [grant.alone])
     _tell(line, bound, answer, recorded)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     return recorded
-
-
-def _release(channel: Channel, rail: Rail, keys: Sequence[LaneKey]) -> None:
-    for key in keys:
-        lanes.release(channel, rail, key)
 
 
 def _record(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from core.db import ledger_cursor
+from messaging.ledger.lanes import LaneKey
 from messaging.rails import Channel, Rail
 
 #: Tenants that one batch is split among at most: as many as the largest batch has places.
@@ -38,6 +39,10 @@ class Lane:
     sends: int
     alone: bool
     trial: bool = False
+
+    @property
+    def key(self) -> LaneKey:
+        return LaneKey(self.tenant, self.blast)
 
 
 #: Single sends of one priority that are due: the predicate of the partial index `messaging_sends_single_due`.
@@ -93,13 +98,14 @@ def _open_blasts(tenant: str) -> str:
     ORDER BY b.id LIMIT {_BLASTS}"""
 
 
-_QUEUED_OF_BLAST = """
+#: Due sends of the blast row `b`, from its hint on.
+QUEUED_OF_BLAST = """
     FROM messaging_sends s
     WHERE s.blast_id = b.id AND s.status = 'queued'
       AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')"""
 # `has_due` is up to a beat of the clock old. Blasts that have run empty since must not take the places of others.
 _HAS_DUE = f"""AND EXISTS (
-        SELECT FROM ({_open_blasts("r.tenant_id")}) b CROSS JOIN LATERAL (SELECT {_QUEUED_OF_BLAST} LIMIT 1) s
+        SELECT FROM ({_open_blasts("r.tenant_id")}) b CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT 1) s
     )"""
 
 CANDIDATES = f"""
@@ -134,7 +140,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT b.id AS blast_id, b.held, b.alone
         FROM ({_open_blasts("t.tenant_id")}) b
-        CROSS JOIN LATERAL (SELECT {_QUEUED_OF_BLAST} LIMIT {_enough("blast_tenants")}) s
+        CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT {_enough("blast_tenants")}) s
         LIMIT {_enough("blast_tenants")}
     ) q
     GROUP BY q.blast_id, q.held, q.alone
@@ -197,14 +203,13 @@ def candidates(
     return kept
 
 
-#: A batch of the rail whose lease has run out: its worker vanished, or its next try is due.
-_REPLAY = """
-SELECT b.id
+#: Batches of a provider's rail whose lease has run out: the worker vanished, or the next try is due.
+LAPSED = """
 FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
-WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.state IN ('claimed', 'unknown')
-  AND b.provider = %(provider)s AND j.done_at IS NULL AND j.lease_until <= clock_timestamp() AND b.id <> ALL (%(passed)s::uuid[])
-ORDER BY j.lease_until LIMIT 1
+WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.provider = %(provider)s AND b.state IN ('claimed', 'unknown')
+  AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
 """
+_REPLAY = f"SELECT b.id {LAPSED} AND b.id <> ALL (%(passed)s::uuid[]) ORDER BY j.lease_until LIMIT 1"
 
 
 def next_replay(provider: str, channel: Channel, rail: Rail, passed: Collection[UUID] = ()) -> UUID | None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from uuid import UUID
 
 from core.db import ledger_cursor
-from messaging.ledger.candidates import SINGLE_DUE
+from messaging.ledger.candidates import QUEUED_OF_BLAST, SINGLE_DUE
 from messaging.rails import RAIL_OF, Category, Channel, Rail
 
 #: Seconds for which a claimed batch belongs to its worker.
@@ -79,9 +79,7 @@ WITH picked AS (
     JOIN messaging_blasts b ON b.id = l.blast_id AND b.state = 'running'
          AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
     CROSS JOIN LATERAL (
-        SELECT s.id FROM messaging_sends s
-        WHERE s.blast_id = l.blast_id AND s.status = 'queued'
-          AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')
+        SELECT s.id {QUEUED_OF_BLAST}
         ORDER BY s.id LIMIT l.take FOR UPDATE SKIP LOCKED
     ) s
     WHERE (SELECT t.active FROM core_tenants t WHERE t.id = b.tenant_id)

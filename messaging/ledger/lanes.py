@@ -20,10 +20,15 @@ FIRST_HOLD = 10
 LONGEST_HOLD = 600
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class LaneKey:
     tenant: int
     blast: UUID | None
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """By which lanes are put in order: one without a blast cannot be compared with one that has one."""
+        return self.tenant, str(self.blast)
 
 
 def _split(lanes: Sequence[LaneKey]) -> tuple[list[int], list[UUID]]:
@@ -103,9 +108,9 @@ def hold(channel: Channel, rail: Rail, lane: LaneKey, why: Failure, seconds: int
     _write(channel, rail, [lane], isolated=True, why=why, hold=seconds)
 
 
-def release(channel: Channel, rail: Rail, lane: LaneKey) -> None:
-    """A batch of this lane was accepted: it is like any other again."""
-    _write(channel, rail, [lane], isolated=False)
+def release(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
+    """A batch of each of these lanes was accepted: they are like any other again."""
+    _write(channel, rail, lanes, isolated=False)
 
 
 _ACCEPTED_SINCE = """

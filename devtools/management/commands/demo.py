@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from devtools.demo.options import DESCRIPTION, EPILOG, add_arguments, options_from
+from devtools.management.tool import ToolCommand
 
 
-class Command(BaseCommand):
+class Command(ToolCommand):
     help = DESCRIPTION
-    requires_system_checks = []
-    requires_migrations_checks = False
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        return super().create_parser(
-            prog_name, subcommand, epilog=EPILOG, formatter_class=RawDescriptionHelpFormatter, **kwargs
-        )
+    epilog = EPILOG
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_arguments(parser)

@@ -6,24 +6,18 @@ start in development).
 
 from __future__ import annotations
 
-from argparse import RawDescriptionHelpFormatter
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from devtools.management.tool import ToolCommand
 from devtools.sandbox.cli import DESCRIPTION, EPILOG, add_arguments, options_from
 from devtools.sandbox.server import run
 
 
-class Command(BaseCommand):
+class Command(ToolCommand):
     help = DESCRIPTION
-    requires_system_checks = []
-    requires_migrations_checks = False
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        return super().create_parser(
-            prog_name, subcommand, epilog=EPILOG, formatter_class=RawDescriptionHelpFormatter, **kwargs
-        )
+    epilog = EPILOG
 
     def add_arguments(self, parser: CommandParser) -> None:
         add_arguments(parser)
