@@ -7,7 +7,7 @@ from core.ids import new_id
 from core.models import Tenant
 from messaging.lifecycle import BlastState
 from messaging.models.content import Content
-from messaging.models.lane import LaneMixin
+from messaging.models.lane import ON_ITS_RAIL, LaneMixin
 
 
 class Blast(LaneMixin):
@@ -45,9 +45,7 @@ class Blast(LaneMixin):
         constraints = [
             models.CheckConstraint(
                 name="messaging_blasts_category_rail",
-                condition=models.Q(category="transactional", rail="transactional", priority=0)
-                | models.Q(category="product", rail="transactional", priority=1)
-                | models.Q(category="marketing", rail="marketing", priority=2),
+                condition=ON_ITS_RAIL,
             ),
             models.CheckConstraint(
                 name="messaging_blasts_state", condition=models.Q(state__in=[s.value for s in BlastState])

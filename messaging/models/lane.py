@@ -7,6 +7,13 @@ from django.db import models
 from core.models import Tenant
 from messaging.rails import Channel, Rail
 
+#: The CHECK of sends and blasts. Written out rather than made from `rails.RAIL_OF`: it is what a mistake there runs into.
+ON_ITS_RAIL = (
+    models.Q(category="transactional", rail="transactional", priority=0)
+    | models.Q(category="product", rail="transactional", priority=1)
+    | models.Q(category="marketing", rail="marketing", priority=2)
+)
+
 
 class LaneMixin(models.Model):
     """What the dispatcher may write on a lane when the provider refuses its content.

@@ -9,6 +9,7 @@ from core.models import Tenant
 from messaging.lifecycle import SendStatus
 from messaging.models.blast import Blast
 from messaging.models.content import Content
+from messaging.models.lane import ON_ITS_RAIL
 from messaging.rails import Channel
 
 
@@ -51,9 +52,7 @@ class Send(models.Model):
         constraints = [
             models.CheckConstraint(
                 name="messaging_sends_category_rail",
-                condition=Q(category="transactional", rail="transactional", priority=0)
-                | Q(category="product", rail="transactional", priority=1)
-                | Q(category="marketing", rail="marketing", priority=2),
+                condition=ON_ITS_RAIL,
             ),
             models.CheckConstraint(name="messaging_sends_channel", condition=Q(channel__in=[c.value for c in Channel])),
             models.CheckConstraint(
