@@ -33,6 +33,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "tenant": seed.tenant_id,
     "singles": seed.singles,
     "newcomer": seed.newcomer,
+    "codes": seed.codes,
     "age": seed.age,
     "steps": watch.steps,
     "governor": hammer,

@@ -21,6 +21,7 @@ processes, with a database of their own, and measures section by section:
   steps          what a batch of 100 costs, step by step, on a ledger with a million queued
   planning       rows/s and peak memory of planning a blast from a CSV file
   small_tenants  1,000 tenants x 5 e-mails at 10 requests/s, against the physical minimum
+  pickup         submit to request on an idle system, one login code at a time
   governor       decisions/s and latency with 10 to 100,000 tenants
   limit          use of a limit of 10 requests/s, and 429s, beside login codes
   fairness       Jain's index of tenants with very different backlogs; a newcomer's wait
@@ -42,7 +43,7 @@ exit code
   130  interrupted; everything that was started has been stopped
 """
 
-SECTIONS = ("engine", "steps", "planning", "small_tenants", "governor", "limit", "fairness")
+SECTIONS = ("engine", "steps", "planning", "small_tenants", "pickup", "governor", "limit", "fairness")
 _CONFIGURATION = re.compile(r"([1-9]\d?)x([1-9]\d?)")
 
 

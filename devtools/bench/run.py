@@ -13,7 +13,7 @@ import redis
 import requests
 from rich.console import Console
 
-from devtools.bench import engine, fairness, governor, limit, planning, small_tenants, steps, table
+from devtools.bench import engine, fairness, governor, limit, pickup, planning, small_tenants, steps, table
 from devtools.bench.goals import Figure
 from devtools.bench.lab import BenchFailed, Lab
 from devtools.bench.options import SECTIONS, Options
@@ -29,6 +29,7 @@ RUNNERS: Mapping[str, Callable[[Lab, Options], Iterator[Figure]]] = {
     "steps": steps.run,
     "planning": planning.run,
     "small_tenants": small_tenants.run,
+    "pickup": pickup.run,
     "governor": governor.run,
     "limit": limit.run,
     "fairness": fairness.run,

@@ -6,6 +6,8 @@ statement: their recipients cannot be opened, so they must lie behind what is se
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,7 +25,7 @@ from messaging.lanes import cancel_blast
 from messaging.models import Blast, SenderDomain
 from messaging.planner import launch_blast, plan_blast
 from messaging.sealing import seal_recipient
-from messaging.submission import submit_many
+from messaging.submission import submit, submit_many
 
 _NAMES = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Ken")
 _HTML = "<p>Dear {{ first_name }},</p><p>the spring list is here. Your code: <b>{{ code }}</b>.</p>"
@@ -113,6 +115,17 @@ def singles(tenants: int, each: int) -> int:
 def newcomer(slug: str, sends: int) -> list[str]:
     """A tenant that nobody knew submits so many marketing sends; their ids."""
     return [str(sent.id) for sent in submit_many(tenant(slug), [_request(slug, i) for i in range(sends)])]
+
+
+def codes(slug: str, count: int) -> dict[str, float]:
+    """So many login codes, each alone: id → when its `submit` was called, epoch seconds."""
+    who, called = tenant(slug), {}
+    for number in range(count):
+        request = {**_request(slug, number), "category": "transactional"}
+        at = time.time()
+        called[str(submit(who, **request).id)] = at
+        time.sleep(random.uniform(0.15, 0.35))  # not in step with anything that polls
+    return called
 
 
 def age(blast_id: str, claims: int, chunk: int = 100) -> int:
