@@ -1,6 +1,6 @@
 """Pausing, resuming and cancelling what is sent together: a blast, or a tenant's single sends on a rail.
 
-Each acts through one row, never send by send. A claim holds that row FOR SHARE and re-checks it, and these functions take
+Each acts through one row, never send by send. A claim holds that row in share and re-checks it, and these functions take
 a lock that conflicts with it; so when `pause_*` or `cancel_blast` has returned (inside a caller's transaction: when that
 has committed), no claim takes a send of the lane any more. Sends that were claimed before are in a request already and
 are not called back.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.db import OperationalError, transaction
-from psycopg.errors import LockNotAvailable
+from django.db import transaction
 
 from core.db import ledger_cursor
 from messaging.lifecycle import BlastState
@@ -76,9 +75,6 @@ WHERE status = '%(status)s' AND id = ANY (ARRAY (
 
 #: Running blasts that one beat looks at; the next beat goes on behind them.
 _BLASTS = 2_000
-#: Blasts that were locked when their hints were to be written, and are waited for, each at most `_PATIENCE`.
-_WAITED_FOR = 20
-_PATIENCE = "50ms"
 
 # `low` is read without its old value as a bound: a send that went back to waiting may lie below it.
 _FACTS = """
@@ -92,7 +88,9 @@ _HINTS = """
 UPDATE messaging_blasts b SET has_due = h.low IS NOT NULL, low = coalesce(h.low, b.low)
 FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[]) AS h (id, low) WHERE b.id = h.id
 """
-_LOCK_BLASTS = "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE"
+_LOCK_BLASTS = (
+    "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
+)
 
 
 class _Place:
@@ -104,8 +102,8 @@ class _Place:
 def refresh_hints() -> int:
     """Write `has_due` and `low` of running blasts from facts, where they are wrong.
 
-    Nobody is waited for who holds a blast for long. One that claims hold all the time is waited for a moment: it is the
-    busiest, and needs its hint the most.
+    Nobody is waited for: a blast that somebody is pausing, cancelling or holding at this moment has its turn with the next beat.
+    Claims keep nobody out (they hold a blast FOR KEY SHARE).
     """
     with ledger_cursor() as cursor:
         facts = cursor.all(_FACTS, {"after": _Place.after, "limit": _BLASTS})
@@ -118,23 +116,8 @@ def refresh_hints() -> int:
     if not wrong:
         return 0
     with transaction.atomic(), ledger_cursor() as cursor:
-        # In the order in which claims lock them; the update alone would take them as it finds them.
-        free = [row[0] for row in cursor.all(f"{_LOCK_BLASTS} SKIP LOCKED", {"ids": list(wrong)})]
-        cursor.run(_HINTS, {"ids": free, "lows": [wrong[pk] for pk in free]})
-    busy = sorted(wrong.keys() - set(free))[:_WAITED_FOR]
-    return len(free) + sum(_write_hint(blast, wrong[blast]) for blast in busy)
-
-
-def _write_hint(blast: UUID, low: UUID | None) -> int:
-    try:
-        with transaction.atomic(), ledger_cursor() as cursor:
-            cursor.run(f"SET LOCAL lock_timeout = '{_PATIENCE}'")
-            cursor.run(_LOCK_BLASTS, {"ids": [blast]})
-            return cursor.run(_HINTS, {"ids": [blast], "lows": [low]})
-    except OperationalError as error:
-        if isinstance(error.__cause__, LockNotAvailable):
-            return 0
-        raise
+        free = [row[0] for row in cursor.all(_LOCK_BLASTS, {"ids": list(wrong)})]
+        return cursor.run(_HINTS, {"ids": free, "lows": [wrong[pk] for pk in free]})
 
 
 def finish_blasts() -> int:

@@ -13,7 +13,7 @@ from uuid import UUID
 from core.governor import Decision, Governor, Limits, Want
 from core.ids import new_id
 from messaging import buckets
-from messaging.ledger.candidates import Lane, candidates, next_replay
+from messaging.ledger.candidates import TENANTS, Lane, candidates, next_replay
 from messaging.ledger.claim import Take
 from messaging.ledger.lanes import LaneKey
 from messaging.providers.base import Adapter
@@ -183,7 +183,9 @@ def _new_work(
         charged=charged,
         alone=first.key if first else None,
         trial=bool(first and first.trial),
-        more=sum(lane.sends for lane in lanes) > sum(decision.shares),
+        # As many tenants as one look takes in: there may be more of them behind.
+        more=sum(lane.sends for lane in lanes) > sum(decision.shares)
+        or len({lane.tenant for lane in lanes}) >= TENANTS,
     )
 
 

@@ -1,7 +1,8 @@
 """One leader at a time looks for work and waits for tokens on behalf of a (provider, channel, rail) in this process.
 
 No wake-up is lost: a thread that comes while the seat is taken raises its flag under the mutex before it acknowledges its
-ticket, and a leader learns in the same step in which it leaves the seat whether a flag came up since it last looked.
+ticket, and a leader learns in the same step in which it leaves the seat whether a flag came up since it last looked. One
+thread waits in line, so that the next look begins when the last one ends, without a ticket's way through the broker.
 """
 
 from __future__ import annotations
@@ -9,23 +10,33 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 
+#: Seconds for which a thread waits in line at most: longer than a leader takes for a batch, shorter than it waits for tokens.
+LINE_SECONDS = 0.5
+
 
 class Seat:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._taken = False
         self._flag = False
+        self._in_line = False
+        self._handed_over = False
 
     def sit(self) -> bool:
-        """Become the leader. False: there is one, and it will look again."""
+        """Become the leader, perhaps after a moment in line. False: there is one, and it looks again."""
         with self._condition:
-            if self._taken:
-                self._flag = True
-                self._condition.notify()
+            self._flag = self._taken
+            if not self._taken:
+                self._taken = True
+                return True
+            self._condition.notify_all()
+            if self._in_line:
                 return False
-            self._taken = True
-            self._flag = False
-            return True
+            self._in_line = True
+            self._condition.wait_for(lambda: self._handed_over, timeout=LINE_SECONDS)
+            sits, self._in_line, self._handed_over = self._handed_over, False, False
+            self._flag = self._flag and not sits
+            return sits
 
     def look(self) -> None:
         """The leader is about to look for work: what is flagged from now on, it may have missed."""
@@ -38,8 +49,12 @@ class Seat:
             return self._flag
 
     def rise(self) -> bool:
-        """Leave the seat. True: a flag had come up, so somebody must look again."""
+        """Leave the seat, to the one in line if there is one. True: a flag had come up, so somebody must look again."""
         with self._condition:
+            if self._in_line and not self._handed_over:
+                self._handed_over = True  # it will look, whoever raised the flag
+                self._condition.notify_all()
+                return False
             flag, self._flag, self._taken = self._flag, False, False
             return flag
 

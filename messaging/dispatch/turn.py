@@ -155,7 +155,7 @@ def _prepare(line: Line, grant: Grant) -> tuple[Bound | None, bool]:
 
 
 def _hold_unreadable(line: Line, claimed: Claimed) -> None:
-    """Lanes whose sends cannot be read here wait, in a transaction of their own: the claim held them FOR SHARE."""
+    """Lanes whose sends cannot be read here wait, in a transaction of their own: the claim held them in share."""
     for lane, why in claimed.unreadable.items():
         with transaction.atomic():
             seconds = UNKNOWN_KEY_SECONDS if why.code == UNKNOWN_KEY else None

@@ -50,12 +50,12 @@ SINGLE_DUE = (
     "s.channel = %(channel)s AND s.rail = %(rail)s AND s.priority = %(priority)s"
     " AND s.status = 'queued' AND s.blast_id IS NULL"
 )
-_RUNNING = (
+BLASTBLAST_RUNNING = (
     "b.channel = %(channel)s AND b.rail = %(rail)s AND b.priority = %(priority)s AND b.state = 'running' AND b.has_due"
 )
 
 
-def _ring(name: str, table: str, due: str, bound: str) -> str:
+def ring(name: str, table: str, due: str, bound: str) -> str:
     """A loose index scan: the tenants of `table` with something due, ascending, each by one probe of the index."""
     first = f"SELECT {table[-1]}.tenant_id FROM {table} WHERE {due} AND {bound} ORDER BY 1 LIMIT 1"
     step = (
@@ -90,11 +90,11 @@ def _enough(tenants: str) -> str:
 _SENDS, _BLAST_ROWS = "messaging_sends s", "messaging_blasts b"
 
 
-def _open_blasts(tenant: str) -> str:
+def open_blasts(tenant: str) -> str:
     return f"""
     SELECT b.id, b.low, b.hold_code <> '' AS held, b.isolated OR b.hold_code <> '' AS alone
     FROM {_BLAST_ROWS}
-    WHERE {_RUNNING} AND b.tenant_id = {tenant} AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
+    WHERE {BLAST_RUNNING} AND b.tenant_id = {tenant} AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
     ORDER BY b.id LIMIT {_BLASTS}"""
 
 
@@ -105,7 +105,7 @@ QUEUED_OF_BLAST = """
       AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')"""
 # `has_due` is up to a beat of the clock old. Blasts that have run empty since must not take the places of others.
 _HAS_DUE = f"""AND EXISTS (
-        SELECT FROM ({_open_blasts("r.tenant_id")}) b CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT 1) s
+        SELECT FROM ({open_blasts("r.tenant_id")}) b CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT 1) s
     )"""
 
 CANDIDATES = f"""
@@ -116,10 +116,10 @@ lanes AS MATERIALIZED (
     FROM messaging_tenant_lanes
     WHERE channel = %(channel)s AND rail = %(rail)s AND (paused OR isolated OR hold_code <> '')
 ),
-{_ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
-{_ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
-{_ring("b_after", _BLAST_ROWS, _RUNNING, "b.tenant_id > %(cursor)s")},
-{_ring("b_upto", _BLAST_ROWS, _RUNNING, "b.tenant_id <= %(cursor)s")},
+{ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
+{ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
+{ring("b_after", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id > %(cursor)s")},
+{ring("b_upto", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id <= %(cursor)s")},
 single_tenants AS MATERIALIZED ({
     _wanted("s_after", "s_upto", "AND r.tenant_id <> ALL (ARRAY (SELECT l.tenant_id FROM lanes l WHERE l.closed))")
 }),
@@ -139,7 +139,7 @@ CROSS JOIN LATERAL (
     SELECT q.blast_id, q.held, q.alone, count(*) AS n
     FROM (
         SELECT b.id AS blast_id, b.held, b.alone
-        FROM ({_open_blasts("t.tenant_id")}) b
+        FROM ({open_blasts("t.tenant_id")}) b
         CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT {_enough("blast_tenants")}) s
         LIMIT {_enough("blast_tenants")}
     ) q
@@ -151,10 +151,10 @@ CROSS JOIN LATERAL (
 #: Where a look that met nothing but closed tenants has stopped; null if it has seen all there are.
 RING_END = f"""
 WITH RECURSIVE
-{_ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
-{_ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
-{_ring("b_after", _BLAST_ROWS, _RUNNING, "b.tenant_id > %(cursor)s")},
-{_ring("b_upto", _BLAST_ROWS, _RUNNING, "b.tenant_id <= %(cursor)s")}
+{ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
+{ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
+{ring("b_after", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id > %(cursor)s")},
+{ring("b_upto", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id <= %(cursor)s")}
 SELECT coalesce(
     least((SELECT tenant_id FROM s_after WHERE n = {_PROBES}), (SELECT tenant_id FROM b_after WHERE n = {_PROBES})),
     least((SELECT tenant_id FROM s_upto WHERE n = {_PROBES}), (SELECT tenant_id FROM b_upto WHERE n = {_PROBES}))

@@ -44,11 +44,13 @@ class BoundSend:
 
 
 _LOCK_TENANTS = "SELECT id FROM core_tenants WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id FOR SHARE SKIP LOCKED"
-_LOCK_BLASTS = "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR SHARE SKIP LOCKED"
+# Blasts FOR KEY SHARE: the clock writes their hints all the time, and must neither stop a claim nor wait for one. Whoever has
+# to keep claims out (pause, cancel, hold) takes a blast FOR UPDATE.
+_LOCK_BLASTS = "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR KEY SHARE SKIP LOCKED"
 
 
 def lock_lanes(takes: Sequence[Take]) -> list[Take]:
-    """Hold the lanes FOR SHARE, so that whoever pauses or cancels one waits for this claim. Returns the takes whose lane
+    """Hold the lanes, so that whoever pauses or cancels one waits for this claim. Returns the takes whose lane
     is held: one that somebody is changing at this moment is left out, and nobody else waits for him."""
     with ledger_cursor() as sql:
         tenants = {t.tenant for t in takes if t.blast is None}

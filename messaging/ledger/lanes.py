@@ -76,7 +76,7 @@ def _write(
             )
         if blasts:
             sql.run(
-                "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR NO KEY UPDATE",
+                "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR UPDATE",
                 {"blasts": blasts},
             )
             sql.run(

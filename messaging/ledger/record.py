@@ -30,7 +30,7 @@ def lock_for_return(blasts: Sequence[UUID]) -> None:
     if blasts:
         with ledger_cursor() as sql:
             sql.run(
-                "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR SHARE",
+                "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR KEY SHARE",
                 {"blasts": list(blasts)},
             )
 

@@ -14,6 +14,8 @@ from core.ids import new_id
 from messaging import lanes
 from messaging.errors import Conflict, NotFound
 from messaging.ledger.claim import Take, lock_lanes, take
+from messaging.ledger.lanes import LaneKey, hold
+from messaging.ledger.record import Failure
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, Send, TenantLane
 from messaging.rails import Channel, Rail
@@ -111,8 +113,9 @@ def test_tenant_lane(tickets: list[tuple[Channel, Rail]], django_capture_on_comm
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("how", ["paused", "held by the dispatcher"])
 @pytest.mark.parametrize("lane", ["blast", "tenant"])
-def test_when_pause_has_returned_no_claim_takes_from_the_lane(lane: str) -> None:
+def test_when_pause_has_returned_no_claim_takes_from_the_lane(lane: str, how: str) -> None:
     """A claim that holds the lane is waited for; one that comes later gets nothing."""
     tenant = make_tenant()
     blast = make_blast(tenant, 10) if lane == "blast" else None
@@ -122,7 +125,11 @@ def test_when_pause_has_returned_no_claim_takes_from_the_lane(lane: str) -> None
 
     def pause() -> None:
         held.wait()
-        if blast is not None:
+        if how != "paused":
+            with transaction.atomic():
+                key = LaneKey(tenant.pk, blast.pk if blast else None)
+                hold(Channel.EMAIL, Rail.MARKETING, key, Failure("refused"))
+        elif blast is not None:
             lanes.pause_blast(blast.pk)
         else:
             lanes.pause_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING)

@@ -168,12 +168,18 @@ def test_a_locked_blast_does_not_stop_the_clock(rig: Rig, impatient: None) -> No
 
 
 def test_a_blast_that_claims_hold_all_the_time_gets_its_hint(rig: Rig) -> None:
-    """FOR SHARE without a gap would keep a writer out that does not queue."""
     blast = make_blast(make_tenant(), 3)
     with _somebody_else() as other:
-        other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR SHARE", [blast.pk])
-        steps.refresh_hints()  # waits its moment, in vain
-    assert steps.refresh_hints() == 1
+        other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR KEY SHARE", [blast.pk])
+        assert steps.refresh_hints() == 1
+
+
+def test_the_clock_s_hints_stop_no_claim(rig: Rig, impatient: None) -> None:
+    blast = make_blast(make_tenant(), 3)
+    with _somebody_else() as other:
+        other.execute("UPDATE messaging_blasts SET has_due = true WHERE id = %s", [blast.pk])
+        rig.turn(Rail.MARKETING)
+    assert statuses() == {"failed": 3}  # claimed; what SQL wrote cannot be opened
 
 
 def test_a_login_code_wakes_before_the_blast_that_was_due_earlier(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

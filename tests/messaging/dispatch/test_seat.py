@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from core import queues
+from messaging.dispatch import seat as seats
 from messaging.dispatch import turn
 from messaging.dispatch.seat import Seat
 from messaging.rails import Channel, Rail, queue_name
@@ -15,6 +19,13 @@ from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import Rig
 
 
+@pytest.fixture
+def no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever gets in line gives up at once."""
+    monkeypatch.setattr(seats, "LINE_SECONDS", 0)
+
+
+@pytest.mark.usefixtures("no_line")
 def test_one_sits_the_next_leaves_a_flag() -> None:
     seat = Seat()
     assert seat.sit()
@@ -26,6 +37,7 @@ def test_one_sits_the_next_leaves_a_flag() -> None:
     assert not seat.rise()
 
 
+@pytest.mark.usefixtures("no_line")
 def test_looking_takes_the_flag_down_and_a_later_one_stays() -> None:
     seat = Seat()
     seat.sit()
@@ -36,6 +48,7 @@ def test_looking_takes_the_flag_down_and_a_later_one_stays() -> None:
     assert seat.rise()
 
 
+@pytest.mark.usefixtures("no_line")
 def test_a_flag_ends_a_wait_that_new_work_can_shorten_and_no_other() -> None:
     seat = Seat()
     seat.sit()
@@ -46,6 +59,50 @@ def test_a_flag_ends_a_wait_that_new_work_can_shorten_and_no_other() -> None:
     assert not waiting.is_alive()
     seat.wait(0.01, until_flag=False)  # flagged, and over by its time only
     assert seat.flagged()
+
+
+def test_the_one_in_line_gets_the_seat_and_nobody_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats, "LINE_SECONDS", 60)
+    seat = Seat()
+    seat.sit()
+    with ThreadPoolExecutor(1) as pool:
+        in_line = pool.submit(seat.sit)
+        while not seat.flagged():
+            pass
+        assert not seat.sit()  # at once: there is one in line
+        assert not seat.rise()  # the one in line looks; no ticket is needed for that
+        assert in_line.result(10)
+    assert not seat.flagged()
+    assert not seat.rise()
+    assert seat.sit()
+
+
+def test_one_leader_at_a_time_and_a_look_after_every_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight threads, in line for moments that end while the seat is handed over: the ledger is a number, a ticket a turn."""
+    monkeypatch.setattr(seats, "LINE_SECONDS", 0.0005)
+    seat, leading = Seat(), threading.Lock()
+    arrived = itertools.count(1)
+    due = seen = 0
+
+    def turns() -> None:
+        nonlocal due, seen
+        for _ in range(400):
+            due = next(arrived)
+            again = True
+            while again:
+                again = False
+                if seat.sit():
+                    assert leading.acquire(blocking=False)
+                    seat.look()
+                    seen = due
+                    time.sleep(0.0004)
+                    leading.release()
+                    again = seat.rise()
+
+    with ThreadPoolExecutor(8) as pool:
+        for turn_ in [pool.submit(turns) for _ in range(8)]:
+            turn_.result(60)
+    assert seen == due
 
 
 def test_a_ticket_that_comes_while_the_leader_looks_in_vain_makes_it_look_again(
