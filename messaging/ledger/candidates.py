@@ -50,7 +50,7 @@ SINGLE_DUE = (
     "s.channel = %(channel)s AND s.rail = %(rail)s AND s.priority = %(priority)s"
     " AND s.status = 'queued' AND s.blast_id IS NULL"
 )
-BLASTBLAST_RUNNING = (
+BLAST_RUNNING = (
     "b.channel = %(channel)s AND b.rail = %(rail)s AND b.priority = %(priority)s AND b.state = 'running' AND b.has_due"
 )
 
