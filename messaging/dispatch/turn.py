@@ -31,6 +31,7 @@ from messaging.ledger import lanes, record
 from messaging.ledger.claim import LEASE, BoundSend
 from messaging.ledger.lanes import LaneKey
 from messaging.lifecycle import BatchState
+from messaging.metrics.counted import count_batch
 from messaging.outcomes import Ruling
 from messaging.providers.base import Adapter, Answer, LimitHint, Verdict
 from messaging.providers.registry import adapter_for
@@ -203,6 +204,8 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
         with transaction.atomic():
             # One accepted trial says that the cause is gone for that send; the lane still goes alone once.
             (lanes.isolate if grant.trial else lanes.release)(line.channel, line.rail, [grant.alone])
+    if not unused:
+        _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
@@ -301,6 +304,19 @@ def _settle(
     if settled.closed:
         log.info("circuit_closed", extra={"provider": line.adapter.name})
     return settled
+
+
+def _count(line: Line, bound: Bound, answer: Answer, recorded: Recorded) -> None:
+    count_batch(
+        line.channel,
+        line.rail,
+        line.adapter.name,
+        items=len(bound.sends),
+        answer=answer,
+        state=recorded.state,
+        accepted=recorded.accepted.values(),
+        fenced_out=recorded.fenced_out,
+    )
 
 
 def _tell(line: Line, bound: Bound, answer: Answer, recorded: Recorded) -> None:

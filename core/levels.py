@@ -1,0 +1,64 @@
+"""What the governor's state says, read without changing it (fields: docs/governor.md). One round trip a look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import redis
+
+from core.governor import Bucket, Governor
+
+_FIELDS = ("circuit", "tokens", "at", "q_tokens", "q_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """`circuit`: the reason for which it is open, or "". `request`, `quota`: tokens there are now, None without a bucket.
+    `tenants`: tokens of each tenant that was asked for."""
+
+    circuit: str
+    request: float | None
+    quota: float | None
+    tenants: dict[int, float] = field(default_factory=dict)
+
+
+def read_levels(
+    client: redis.Redis,
+    governor: Governor,
+    *,
+    request: Bucket | None = None,
+    quota: Bucket | None = None,
+    tenants: Mapping[int, Bucket] | None = None,
+) -> Levels:
+    """Raises redis.RedisError."""
+    state_key, tenants_key, _ = governor.keys
+    asked = list(tenants or ())
+    pipe = client.pipeline(transaction=False)
+    pipe.time()
+    pipe.hmget(state_key, list(_FIELDS))
+    if asked:
+        pipe.hmget(tenants_key, [str(tenant) for tenant in asked])
+    (seconds, micros), state, *rest = pipe.execute()
+    now = seconds + micros / 1e6
+    circuit, tokens, at, q_tokens, q_at = (value.decode() if value else "" for value in state)
+    stored = cast("list[bytes | None]", rest[0]) if asked else []
+    return Levels(
+        circuit=circuit,
+        request=_level(f"{tokens}:{at}", request, now, missing=1.0) if request else None,
+        quota=_level(f"{q_tokens}:{q_at}", quota, now) if quota else None,
+        tenants={
+            tenant: _level(value.decode() if value else "", (tenants or {})[tenant], now)
+            for tenant, value in zip(asked, stored, strict=True)
+        },
+    )
+
+
+def _level(stored: str, bucket: Bucket, now: float, missing: float | None = None) -> float:
+    """Tokens now, of a level stored as `tokens:at…`; one that is not stored is full, or `missing`."""
+    tokens, _, rest = stored.partition(":")
+    if not tokens:
+        return bucket.capacity if missing is None else min(missing, bucket.capacity)
+    at = float(rest.partition(":")[0] or now)
+    return min(bucket.capacity, float(tokens) + max(0.0, now - at) * bucket.refill)
