@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
@@ -36,6 +38,8 @@ class Env:
     fingerprint_key: bytes = field(repr=False)
     resend_api_key: str = field(repr=False)
     resend_base_url: str
+    metrics_token: str = field(repr=False)  # "": /metrics is not there, but for development
+    messaging_yield: Mapping[str, Any]
     log_level: str
     log_format: str  # "json" | "text"
 
@@ -52,6 +56,8 @@ class Env:
             fingerprint_key=_key("FINGERPRINT_KEY", _secret(source, "FINGERPRINT_KEY", debug, _DEV_FINGERPRINT_KEY)),
             resend_api_key=source.get("RESEND_API_KEY", ""),
             resend_base_url=_base_url(source, "RESEND_BASE_URL", "https://api.resend.com", debug),
+            metrics_token=_token(source, "METRICS_TOKEN"),
+            messaging_yield=_json_object(source, "MESSAGING_YIELD"),
             log_level=_choice(source, "LOG_LEVEL", ("INFO", "DEBUG", "WARNING", "ERROR")),
             log_format=_choice(source, "LOG_FORMAT", ("text", "json") if debug else ("json", "text")),
         )
@@ -69,6 +75,25 @@ def _flag(source: Mapping[str, str], name: str, *, default: bool) -> bool:
     if value in ("", "1", "true", "yes", "on", "0", "false", "no", "off"):
         return default if value == "" else value in ("1", "true", "yes", "on")
     raise ImproperlyConfigured(f"{name} must be 1 or 0.")
+
+
+def _token(source: Mapping[str, str], name: str) -> str:
+    value = source.get(name, "")
+    if value and (len(value) < 16 or not value.isascii() or not value.isprintable() or " " in value):
+        raise ImproperlyConfigured(
+            f"{name} must be at least 16 visible ASCII characters, e.g. of `openssl rand -hex 32`."
+        )
+    return value
+
+
+def _json_object(source: Mapping[str, str], name: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(source.get(name, "") or "{}")
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ImproperlyConfigured(f"{name} must be a JSON object.")
+    return value
 
 
 def _choice(source: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,9 @@ FINGERPRINT_KEY = ENV.fingerprint_key
 MESSAGING_PROVIDERS = {"email": "messaging.providers.resend.ResendAdapter"}
 RESEND_API_KEY = ENV.resend_api_key
 RESEND_BASE_URL = ENV.resend_base_url
+#: When a channel's marketing yields; a channel without an entry has the defaults (messaging.yielding.settings).
+MESSAGING_YIELD: Mapping[str, Any] = ENV.messaging_yield
+METRICS_TOKEN = ENV.metrics_token
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["messaging.api.auth.ApiKeyAuthentication"],

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.apps.config import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.module_loading import import_string
 
 from messaging.providers.base import Adapter
 from messaging.rails import Channel
+from messaging.yielding.settings import HINT, read_policy
 
 _BROKER = "core.broker.RailBroker"
 
@@ -79,6 +81,28 @@ def check_broker(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
     ]
 
 
+def check_yield(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    configured: object = settings.MESSAGING_YIELD
+    channels = list(configured) if isinstance(configured, Mapping) else [""]
+    reasons = [_no_channel(channel) or _no_policy(channel, configured) for channel in channels]
+    return [Error(reason, hint=HINT, id="messaging.E005") for reason in reasons if reason]
+
+
+def _no_channel(channel: str) -> str:
+    have = settings.MESSAGING_PROVIDERS
+    if channel in have or channel == "":
+        return ""
+    return f"MESSAGING_YIELD[{channel!r}]: there is no such channel; there are {', '.join(have) or 'none'}."
+
+
+def _no_policy(channel: str, configured: object) -> str:
+    try:
+        read_policy(channel, configured)
+    except ImproperlyConfigured as error:
+        return str(error)
+    return ""
+
+
 def check_buckets(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -107,6 +131,6 @@ def check_buckets(
 
 
 def register_checks() -> None:
-    for check in (check_providers, check_resend_key, check_broker):
+    for check in (check_providers, check_resend_key, check_broker, check_yield):
         register(check)
     register(check_buckets, Tags.database)

@@ -78,6 +78,10 @@ def test_production_refuses_the_published_development_values(name: str) -> None:
         ("RESEND_BASE_URL", "https://api.example/?key=hunter2"),
         ("RESEND_BASE_URL", "https://"),
         ("RESEND_BASE_URL", "http://hunter2.example"),  # the key would travel in the clear
+        ("METRICS_TOKEN", "hunter2"),
+        ("METRICS_TOKEN", "hunter2 hunter2 hunter2"),
+        ("MESSAGING_YIELD", "hunter2"),
+        ("MESSAGING_YIELD", '["hunter2"]'),
         ("LOG_LEVEL", "hunter2"),
         ("LOG_FORMAT", "hunter2"),
     ],
@@ -110,6 +114,6 @@ def test_keys_may_be_in_either_base64_alphabet() -> None:
 
 
 def test_repr_shows_no_secret() -> None:
-    shown = repr(Env.read(PRODUCTION))
-    for secret in ("s3cret-key", "pw@", "re_key", KEY, repr(bytes(range(32)))):
+    shown = repr(Env.read(PRODUCTION | {"METRICS_TOKEN": "t" * 16}))
+    for secret in ("t" * 16, "s3cret-key", "pw@", "re_key", KEY, repr(bytes(range(32)))):
         assert secret not in shown
