@@ -33,8 +33,6 @@ from devtools.stack_env import base_env, production
 
 RAILS = ("transactional", "marketing")
 _SERVICES = "services"
-#: As in the Procfile.
-_WORKER_ENV = {"dramatiq_worker_timeout": "20"}
 #: Above a request to the provider (10 s).
 _WORKER_STOP_SECONDS = 15.0
 _SERVICES_GONE_SECONDS = 20.0
@@ -150,7 +148,6 @@ class Stack:
                 *(sys.executable, "manage.py", "rundramatiq", "--queues", f"notif.email.{rail}"),
                 *("--processes", "1", "--threads", str(self._threads), "--worker-shutdown-timeout", "60000"),
             ],
-            env={**_WORKER_ENV, "dramatiq_queue_prefetch": str(self._threads)},
             ready="Worker process is ready for action",
             stop_seconds=_WORKER_STOP_SECONDS,
         )
