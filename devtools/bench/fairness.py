@@ -28,7 +28,7 @@ def run(lab: Lab, options: Options) -> Iterator[Figure]:
     seconds = 2.0 if options.quick else 30.0
     for tenants in (10, 30) if options.quick else (10, 100, 1_000):
         yield _jain(lab, tenants, seconds, 1.0 if options.quick else _WINDOW)
-    yield from _newcomers(lab, 2 if options.quick else _NEWCOMERS, 10_000 if options.quick else 1_000_000)
+    yield from newcomers(lab, 2 if options.quick else _NEWCOMERS, 10_000 if options.quick else 1_000_000)
 
 
 def _jain(lab: Lab, tenants: int, seconds: float, window: float) -> Figure:
@@ -69,7 +69,8 @@ def _jain(lab: Lab, tenants: int, seconds: float, window: float) -> Figure:
     )
 
 
-def _newcomers(lab: Lab, count: int, queued: int) -> Iterator[Figure]:
+def newcomers(lab: Lab, count: int, queued: int) -> Iterator[Figure]:
+    """`count` tenants come, one after the other, while a blast with `queued` sends runs."""
     lab.prepare(rate=_RATE)
     real = round((_START_SECONDS + count * _PAUSE + 10) * _PER_SECOND)
     blast = lab.inside.call(
@@ -79,7 +80,7 @@ def _newcomers(lab: Lab, count: int, queued: int) -> Iterator[Figure]:
     time.sleep(_START_SECONDS)
     ids = []
     for number in range(count):
-        ids += lab.inside.call("newcomer", slug=f"newcomer{number}", sends=_THEIR_SENDS)
+        ids += lab.inside.call("submit", slug=f"newcomer{number}", sends=_THEIR_SENDS)
         time.sleep(_PAUSE)
     lab.inside.call("cancel", blast_ids=[blast])
     lab.wait_recorded()

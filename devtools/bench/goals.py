@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,8 +18,10 @@ class Goal:
         return measured <= self.value if self.most else measured >= self.value
 
     def miss(self, measured: float) -> float:
-        """By which share of the goal it is missed; 0 if it is met."""
-        return 0.0 if self.met(measured) else abs(measured - self.value) / self.value
+        """By which share of the goal it is missed; 0 if it is met. Of a goal of 0 there is no share: infinite."""
+        if self.met(measured):
+            return 0.0
+        return abs(measured - self.value) / self.value if self.value else math.inf
 
 
 def at_least(value: float) -> Goal:

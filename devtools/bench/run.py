@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -40,56 +41,69 @@ assert tuple(RUNNERS) == SECTIONS
 def run(options: Options, console: Console | None = None) -> int:
     """The exit code (see `--help`)."""
     console = console or Console()
-    about = _about(options)
+    ran = about(["devtools.bench", *arguments(options)])
     figures: list[Figure] = []
-    try:
+
+    def all_of_them() -> None:
         with Lab(options.data_dir) as lab:
             for section in options.only:
-                figures += _section(section, lab, options, console)
-    except BenchFailed as error:
-        _say(console, f"FAILED: {error}")
-        return FAILED
-    except (StackError, ProcessDied, CommandFailed, RemoteFailed) as error:
-        _say(console, f"The bench could not run. {error}")
-        return BROKEN
-    except (psycopg.Error, redis.RedisError, requests.RequestException) as error:
-        _say(console, f"The bench could not run: {type(error).__name__}. The logs are in {options.data_dir}/logs.")
-        return BROKEN
-    except KeyboardInterrupt:
-        _say(console, "Interrupted. Everything that was started has been stopped.")
-        return INTERRUPTED
+                figures.extend(_section(section, lab, options, console))
+
+    try:
+        if code := outcome(all_of_them, "The bench", options.data_dir, console):
+            return code
     finally:
         if options.json and figures:
-            table.write_json(options.json, figures, about)
-    _say(console, "")
+            table.write_json(options.json, figures, ran)
+    say(console, "")
     if options.markdown:
-        _say(console, table.markdown(figures, about))
+        say(console, table.markdown(figures, ran))
     else:
         table.show_all(figures, console)
     missed = any(figure.goal and not figure.goal.met(figure.value) for figure in figures)
     return FAILED if options.strict and missed else 0
 
 
+def outcome(work: Callable[[], None], what: str, data_dir: Path, console: Console) -> int:
+    """Do it; 0, or what the exit code is (see `--help`) and said why. `what` is the subject of the sentence."""
+    try:
+        work()
+    except BenchFailed as error:
+        say(console, f"FAILED: {error}")
+        return FAILED
+    except (StackError, ProcessDied, CommandFailed, RemoteFailed) as error:
+        say(console, f"{what} could not run. {error}")
+        return BROKEN
+    except (psycopg.Error, redis.RedisError, requests.RequestException) as error:
+        say(console, f"{what} could not run: {type(error).__name__}. The logs are in {data_dir}/logs.")
+        return BROKEN
+    except KeyboardInterrupt:
+        say(console, "Interrupted. Everything that was started has been stopped.")
+        return INTERRUPTED
+    return 0
+
+
 def _section(section: str, lab: Lab, options: Options, console: Console) -> list[Figure]:
-    _say(console, f"{section}:")
+    say(console, f"{section}:")
     began, found = time.monotonic(), []
     for figure in RUNNERS[section](lab, options):
         if options.quick:
             figure = replace(figure, goal=None)  # small numbers reach or miss nothing
         found.append(figure)
         table.show(figure, console)
-    _say(console, f"  ({time.monotonic() - began:.0f} s)")
+    say(console, f"  ({time.monotonic() - began:.0f} s)")
     return found
 
 
-def _about(options: Options) -> dict[str, Any]:
+def about(command: list[str]) -> dict[str, Any]:
+    """Where, when and by what command it ran."""
     return {
         "machine": machine.hardware(),
         "system": machine.system(),
         "date": machine.now(),
         "versions": machine.versions(("Django", "dramatiq", "psycopg", "redis")),
         "commit": machine.commit(),
-        "command": shlex.join(["python", "-m", "devtools.bench", *arguments(options)]),
+        "command": shlex.join(["python", "-m", *command]),
     }
 
 
@@ -108,5 +122,5 @@ def arguments(options: Options) -> list[str]:
     return said
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -25,7 +25,7 @@ from messaging.lanes import cancel_blast
 from messaging.models import Blast, SenderDomain
 from messaging.planner import launch_blast, plan_blast
 from messaging.sealing import seal_recipient
-from messaging.submission import submit, submit_many
+from messaging.submission import MAX_MANY, submit, submit_many
 
 _NAMES = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Ken")
 _HTML = "<p>Dear {{ first_name }},</p><p>the spring list is here. Your code: <b>{{ code }}</b>.</p>"
@@ -112,9 +112,14 @@ def singles(tenants: int, each: int) -> int:
     return tenants * each
 
 
-def newcomer(slug: str, sends: int) -> list[str]:
-    """A tenant that nobody knew submits so many marketing sends; their ids."""
-    return [str(sent.id) for sent in submit_many(tenant(slug), [_request(slug, i) for i in range(sends)])]
+def submit_all(slug: str, sends: int, category: str = "marketing") -> list[str]:
+    """The tenant, made if need be, submits so many sends at once (above `MAX_MANY`: that many at once); their ids."""
+    who = tenant(slug)
+    return [
+        str(sent.id)
+        for start in range(0, sends, MAX_MANY)
+        for sent in submit_many(who, [_request(slug, i, category) for i in range(start, min(sends, start + MAX_MANY))])
+    ]
 
 
 def codes(slug: str, count: int) -> dict[str, float]:
@@ -145,9 +150,9 @@ def age(blast_id: str, claims: int, chunk: int = 100) -> int:
     return len(ids)
 
 
-def _request(slug: str, number: int) -> dict[str, Any]:
+def _request(slug: str, number: int, category: str = "marketing") -> dict[str, Any]:
     person = next(_people(f"{slug}-{number}", 1))
-    return {**message(slug), "to": person["to"], "variables": person["variables"], "category": "marketing"}
+    return {**message(slug), "to": person["to"], "variables": person["variables"], "category": category}
 
 
 def _people(prefix: str, count: int) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,9 @@ def goal_text(goal: Goal | None, unit: str) -> str:
 def verdict(figure: Figure) -> str:
     if figure.goal is None:
         return ""
-    return "met" if figure.goal.met(figure.value) else f"missed by {figure.goal.miss(figure.value):.1%}"
+    if figure.goal.met(figure.value):
+        return "met"
+    return f"missed by {figure.goal.miss(figure.value):.1%}" if figure.goal.value else "missed"
 
 
 def show(figure: Figure, console: Console) -> None:
