@@ -1,0 +1,46 @@
+"""One look: how deep is the transactional rail, and where are the marks? Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import redis
+
+from core.governor import Governor
+from core.levels import read_levels
+from messaging import buckets
+from messaging.providers.base import Adapter
+from messaging.yielding.depth import count, who_waits
+from messaging.yielding.policy import Marks, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`depth` is counted up to the high mark. `marks` is None when a backlog does not count, `why` says for what reason:
+    the provider's circuit is open, or it has no bucket; nothing leaves then, whoever yields."""
+
+    depth: int
+    marks: Marks | None
+    why: str = ""
+
+
+def look(adapter: Adapter, client: redis.Redis, policy: Policy) -> Look:
+    """Raises django.db.Error and redis.RedisError. Redis is asked only when the depth as such would reach the low mark."""
+    limits = buckets.limits_of(adapter.name)
+    if limits is None:
+        return Look(0, None, "no_bucket")
+    marks = policy.marks(max_batch=adapter.max_batch, refill=limits.request.refill)
+    who = who_waits(adapter.channel)
+    if not who:
+        return Look(0, marks)
+    fair = buckets.tenant_buckets(adapter.name, who)
+    # A full bucket's first: what is there can only be less, and mostly this ends it.
+    full = {tenant: int(bucket.capacity + bucket.refill * policy.target) for tenant, bucket in fair.items()}
+    depth = count(adapter.channel, who, full, marks.high)
+    if depth <= marks.low:
+        return Look(depth, marks)
+    levels = read_levels(client, Governor(client, adapter.name), tenants=fair)
+    if levels.circuit:
+        return Look(depth, None, "circuit")
+    most = {t: max(0, int(levels.tenants[t] + bucket.refill * policy.target)) for t, bucket in fair.items()}
+    return Look(count(adapter.channel, who, most, marks.high), marks)
