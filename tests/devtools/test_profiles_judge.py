@@ -103,6 +103,7 @@ STEADY = [i / 10 for i in range(100)]
         ([t for t in STEADY if t < 3 or t >= 5], 5.0, 0.0),
         ([t for t in STEADY if t < 3 or t >= 6.5], 5.0, 1.5),
         ([t for t in STEADY if t < 3] + [5.0 + i for i in range(5)], 5.0, 5.0),  # one a second is no full rate
+        ([t for t in STEADY if t < 3] + [5.0 + i / 4 for i in range(20)], 5.0, 5.0),  # enough of them, too far apart
         ([], 5.0, 5.0),
     ],
 )
