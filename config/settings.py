@@ -110,7 +110,12 @@ DRAMATIQ_BROKER = {
     "OPTIONS": {"url": REDIS_URL},
     # Short on purpose: no Retries (the ledger retries), no TimeLimit (it interrupts threads at any byte code), no
     # AdminMiddleware (nine statements a message).
-    "MIDDLEWARE": ["core.processes.WorkerProcess", "django_dramatiq.middleware.DbConnectionsMiddleware"],
+    "MIDDLEWARE": [
+        "core.processes.WorkerProcess",
+        "django_dramatiq.middleware.DbConnectionsMiddleware",
+        "core.counters.CarryCounters",
+        "messaging.yielding.middleware.RailPriorityMiddleware",
+    ],
 }
 
 ENCRYPTION_KEYS = ENV.encryption_keys

@@ -18,6 +18,8 @@ BLIND_SECONDS = 60.0
 #: After that, how long the gate is open, and how often: a trickle instead of nothing for ever.
 TRICKLE_SECONDS = 1.0
 TRICKLE_EVERY = 10.0
+#: Seconds between two looks: while there is a depth that may matter, while marketing works, and while it has nothing to do.
+DEEP, WORKING, IDLE = 0.1, 0.25, 1.0
 #: Where a product of floats is a whole number but for its last bits, it is that number.
 _ROUNDING = 1e-9
 
