@@ -8,7 +8,7 @@ nothing behind, and one that comes at the wrong time is not read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -27,11 +27,13 @@ from messaging.lanes import lock_blast
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, BlastReject, IdempotencyKey
 from messaging.planner.draft import require_may_send
-from messaging.planner.fill import fill
+from messaging.planner.encode import Encoder
+from messaging.planner.fill import compare, fill
 from messaging.planner.launch import launch_blast
 from messaging.planner.prepare import prepare
+from messaging.planner.rows import Row
 from messaging.planner.sources import Source
-from messaging.planner.uploads import Upload, finish_upload, leave_upload, open_upload
+from messaging.planner.uploads import Counts, Upload, finish_upload, leave_upload, open_upload
 
 log = logging.getLogger(__name__)
 
@@ -80,28 +82,31 @@ def append_recipients(
     """Read a list into a blast that is `planning`, in chunks, each committed with its counts; with `launch`, let the
     blast be sent when the list has ended. A recipient that the blast has is a duplicate: nothing is added twice.
 
-    The same key again answers the same without opening the list, and goes on where it stopped if the list was cut (its
-    rows are read again, checked to be the same, and skipped). Without a key, a repeated list is an upload of its own.
+    The same key again answers the same, and goes on where it stopped if the list was cut. Either way its rows are read
+    again and checked to be the same: those of another list would be left out without a word. Without a key, a repeated
+    list is an upload of its own.
 
     Raises NotFound, Forbidden, Conflict (`blast_launched`, `blast_cancelled`, `upload_in_progress`,
     `idempotency_key_reused`, `recipients_differ`) and InvalidInput: as `prepare` before anything is stored; from the
-    list itself, if it breaks off or stops being readable; and `no_valid_recipients` for one without a good row, whose
-    rejected rows are kept. Whatever is raised, nothing was launched, and chunks that were committed stay.
+    list itself, if it breaks off, stops being readable, or is `too_many_rejected`; and `no_valid_recipients` for one
+    without a good row, whose rejected rows are kept. Whatever is raised, nothing was launched, and chunks that were
+    committed stay.
     """
     key = idempotency.parse_key(idempotency_key)
     claim = None if key is None else idempotency.Claim(key, _digest(blast_id, launch))
     with transaction.atomic():
         entered = _enter(tenant, blast_id, claim)
         transaction.set_rollback(True)  # only to look
-    if isinstance(entered, Appended):
-        return entered
     blast = Blast.objects.select_related("content").get(pk=blast_id)
-    require_may_send(tenant, blast.content.from_domain)
+    if isinstance(entered, Upload):
+        require_may_send(tenant, blast.content.from_domain)
     with source() as opened:
         encoder, rows = prepare(compiled_content(blast.content).template, opened, timezone.now())
-        with transaction.atomic():
-            entered = _enter(tenant, blast_id, claim)
+        if isinstance(entered, Upload):
+            with transaction.atomic():
+                entered = _enter(tenant, blast_id, claim)
         if isinstance(entered, Appended):
+            _compare(entered, rows, encoder)
             return entered
         try:
             fill(entered, rows, encoder, lambda _: None)
@@ -134,6 +139,14 @@ def _enter(tenant: Tenant, blast_id: UUID, claim: idempotency.Claim | None) -> U
     if claim is not None and not earlier:
         idempotency.keep_answers(tenant.pk, OPERATION, {claim.key: {"upload": upload.number}})
     return upload
+
+
+def _compare(done: Appended, rows: Iterator[Row], encoder: Encoder) -> None:
+    upload = Upload(done.blast_id, done.upload, Counts(done.rows, done.added, done.duplicates, done.rejected), None)
+    try:
+        compare(upload, rows, encoder)
+    except Conflict as error:
+        raise _told(error, upload) from error
 
 
 def _finish(tenant: Tenant, upload: Upload, claim: idempotency.Claim | None, launch: bool) -> Appended:
@@ -170,6 +183,11 @@ def _told(error: MessagingError, upload: Upload) -> MessagingError:
     code, message = error.code, error.message
     if code == "planning_in_progress":
         code, message = "upload_in_progress", "Another upload to this blast has begun since. Let it finish."
+    elif code == "recipients_differ":
+        message = (
+            "This idempotency key stands for another list: recipients that were read under it are missing, or others stand"
+            " in their place. Send that list again, or this one under a key of its own."
+        )
     elif upload.counts.rows and not isinstance(error, Conflict):
         message += (
             f" {upload.counts.rows:,} rows of this upload were read and stay in the blast; nothing was launched. Send the"

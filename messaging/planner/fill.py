@@ -6,19 +6,22 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from messaging.errors import Conflict
+from messaging.errors import Conflict, InvalidInput
 from messaging.planner.encode import Chunk, Encoder
 from messaging.planner.rows import Row, chunks
 from messaging.planner.store import has_all_of, write_chunk
 from messaging.planner.uploads import Counts, Upload, keep_lease
+
+#: Rejected rows that are kept of a list of which most are: each is a row in the database, and may be two bytes of a body.
+MAX_REJECTED = 100_000
 
 
 def fill(upload: Upload, rows: Iterator[Row], encoder: Encoder, tell: Callable[[Counts], None]) -> Counts:
     """Add `rows` to the blast of an open upload, chunk by chunk; `tell` is called at the start and after each commit.
 
     Rows that the upload has read already (it was interrupted) are read again, checked to be the same recipients, and
-    skipped. Raises Conflict: `recipients_differ`, or as `write_chunk`. What was committed stays: call it again with the
-    same rows and it goes on.
+    skipped. Raises Conflict: `recipients_differ`, or as `write_chunk`; InvalidInput `too_many_rejected`. What was committed
+    stays: call it again with the same rows and it goes on.
 
     While the database takes one chunk, the next one is encoded in a thread: two cores work, and the source is read in
     the caller's thread (it may be a query of his).
@@ -27,8 +30,24 @@ def fill(upload: Upload, rows: Iterator[Row], encoder: Encoder, tell: Callable[[
     with ThreadPoolExecutor(1, "planner-encode") as pool:
         _skip(upload, _encoded(pool, encoder, itertools.islice(rows, upload.counts.rows)))
         for chunk in _encoded(pool, encoder, rows):
+            _check_rejected(upload.counts)
             tell(write_chunk(upload, chunk))
     return upload.counts
+
+
+def compare(upload: Upload, rows: Iterator[Row], encoder: Encoder) -> None:
+    """Read `rows` to their end. Raises Conflict `recipients_differ` if they are not those that `upload` was made of."""
+    with ThreadPoolExecutor(1, "planner-encode") as pool:
+        _skip(upload, _encoded(pool, encoder, itertools.islice(rows, upload.counts.rows + 1)))
+
+
+def _check_rejected(counts: Counts) -> None:
+    if counts.rejected > MAX_REJECTED and counts.rejected * 2 > counts.rows:
+        raise InvalidInput(
+            "too_many_rejected",
+            f"More than {MAX_REJECTED:,} rows, and most of the list, cannot be sent to. Is it a list of recipients?",
+            field="recipients",
+        )
 
 
 def _encoded(pool: ThreadPoolExecutor, encoder: Encoder, rows: Iterable[Row]) -> Iterator[Chunk]:

@@ -44,12 +44,13 @@ class Counts:
 
 @dataclass(slots=True)
 class Upload:
-    """An open upload as its reader knows it. `lease`: the end that he set last, by which he knows it for his."""
+    """An upload as its reader knows it. `lease`: the end that he set last, by which he knows it for his; None: it has
+    ended, and is only compared with."""
 
     blast_id: UUID
     number: int
     counts: Counts
-    lease: datetime
+    lease: datetime | None
 
 
 _LOCK = "SELECT state FROM messaging_blasts WHERE id = %(blast)s FOR NO KEY UPDATE"
@@ -144,6 +145,8 @@ def check_undisturbed(upload: Upload) -> None:
 
 def keep_lease(upload: Upload) -> None:
     """Renew the lease while nothing is written, if it is still the reader's."""
+    if upload.lease is None:
+        return
     with ledger_cursor() as cursor:
         row = cursor.one(_KEEP, _key(upload) | {"seconds": LEASE_SECONDS})
     if row is not None:

@@ -7,7 +7,8 @@ import gzip
 import pytest
 
 from messaging.models import BlastUpload, IdempotencyKey
-from messaging.planner import gunzip
+from messaging.planner import fill, gunzip
+from messaging.planner.rows import chunks
 from tests.messaging.api.blast_rig import CSV, NDJSON, Blasts, assert_adds_up, csv_of, ndjson, refused, told
 
 
@@ -90,6 +91,20 @@ def test_only_bad_rows(blasts: Blasts, kind: str, body: bytes) -> None:
     assert not IdempotencyKey.objects.exists()
     assert told(blasts.upload(blast, csv_of(2), query="?launch=true", Idempotency_Key="k"))[:3] == (2, 2, 2)
     assert_adds_up(blast)
+
+
+def test_rejected_rows_are_kept_in_bounds(blasts: Blasts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two bytes of a body make a row of the database: a list of nothing else must not fill the disk."""
+    monkeypatch.setattr(fill, "MAX_REJECTED", 20)
+    monkeypatch.setattr(fill, "chunks", lambda rows: chunks(rows, max_rows=10))
+    blast = blasts.made()
+    for upload in (1, 2):  # nor bit by bit
+        answer = blasts.upload(blast, b"to,name\n" + b"x,A\n" * 1000, query="?launch=true", Idempotency_Key="k")
+        refused(answer, 400, "too_many_rejected", "recipients")
+        found = assert_adds_up(blast)
+        assert (found.state, found.rejected, found.uploads.count()) == ("planning", 30, 1), upload
+    good = csv_of(200) + b"x,A\n" * 100  # many, but not most
+    assert told(blasts.upload(blast, good)) == (2, 300, 200, 0, 100)
 
 
 def test_a_template_that_works_for_no_row(blasts: Blasts) -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from core.models import Tenant
 from messaging.errors import InvalidInput, MessagingError
 from messaging.lanes import cancel_blast
-from messaging.models import Blast, BlastUpload
+from messaging.models import Blast, BlastUpload, SenderDomain
 from messaging.planner import append, fill
 from messaging.planner.append import Appended, append_recipients
 from messaging.planner.csv_source import CsvSource
@@ -198,14 +198,48 @@ def test_what_is_not_an_error_of_the_list_is_left_alone(blasts: Blasts) -> None:
     assert not blasts.shown(blast)["uploading"]
 
 
-def test_the_same_key_answers_the_same_and_reads_nothing(blasts: Blasts) -> None:
-    blast = blasts.made()
-    first = blasts.upload(blast, csv_of(3), query="?launch=true", Idempotency_Key="k")
-    again = blasts.upload(blast, b"not read", query="?launch=true", Idempotency_Key="k")
+def test_the_same_key_answers_the_same(blasts: Blasts) -> None:
+    blast, body = blasts.made(), csv_of(3) + b"bad,A\n" + csv_of(2)[8:]
+    first = blasts.upload(blast, body, query="?launch=true", Idempotency_Key="k")
+    SenderDomain.objects.all().delete()  # what was allowed then is answered as it was then
+    again = blasts.upload(blast, body, query="?launch=true", Idempotency_Key="k")
     assert again.status_code == 200
     assert (again.content, again["Idempotent-Replayed"]) == (first.content, "true")
     assert "Idempotent-Replayed" not in first
-    assert assert_adds_up(blast).planned == 3
+    assert told(first) == (1, 6, 3, 2, 1)
+    assert assert_adds_up(blast).rows_read == 6
+
+
+@pytest.mark.parametrize("state", ["planning", "launched"])
+@pytest.mark.parametrize(
+    "other",
+    [csv_of(20, start=20), csv_of(19), csv_of(21), csv_of(19) + b"bad,A\n"],
+    ids=["others", "one less", "one more", "one bad"],
+)
+def test_another_list_under_the_key_of_an_ended_one(
+    blasts: Blasts, chunk_rows: Callable[[int], None], other: bytes, state: str
+) -> None:
+    """It was not read, and is not answered as if it had been: its people would be left out without a word."""
+    chunk_rows(10)
+    blast, query = blasts.made(), "?launch=true" if state == "launched" else ""
+    blasts.upload(blast, csv_of(20), query=query, Idempotency_Key="k")
+    error = refused(blasts.upload(blast, other, query=query, Idempotency_Key="k"), 409, "recipients_differ")
+    assert "under a key of its own" in error["message"]
+    found = assert_adds_up(blast)
+    assert (found.rows_read, found.planned) == (20, 20)
+    assert told(blasts.upload(blast, csv_of(20), query=query, Idempotency_Key="k")) == (1, 20, 20, 0, 0)
+
+
+def test_a_repeated_list_is_read_to_its_end(blasts: Blasts) -> None:
+    """Whoever sends all before it listens would find the connection closed; and a cut list is not known to be the same."""
+    blast, tenant = blasts.made(), blasts.speaker.tenant
+    _append(tenant, blast, io.BytesIO(csv_of(300)), key="k")
+    whole = io.BytesIO(csv_of(300))
+    assert _append(tenant, blast, whole, key="k").replayed
+    assert whole.read() == b""
+    with pytest.raises(InvalidInput) as caught:
+        _append(tenant, blast, Cut(csv_of(300), at=5000), key="k")
+    assert caught.value.code == "body_incomplete"
 
 
 @pytest.mark.parametrize("other", ["blast", "launch"])
