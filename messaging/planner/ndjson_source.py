@@ -15,6 +15,8 @@ from messaging.planner.lines import MAX_RECORD
 from messaging.planner.rows import Reject, Row
 from messaging.planner.sources import LOOK_AHEAD, row_of, variable_names
 
+#: Bytes of the lines looked at beforehand: a hundred of the longest would be some 100 MB of Python objects.
+_LOOK_AHEAD_BYTES = 1_000_000
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -25,10 +27,16 @@ class NdjsonSource:
 
     def __init__(self, file: IO[bytes]) -> None:
         rest = _items(file)
-        ahead = list(itertools.islice(rest, LOOK_AHEAD))
+        ahead: list[tuple[int, object]] = []
+        size = 0
+        for line, item, length in itertools.islice(rest, LOOK_AHEAD):
+            ahead.append((line, item))
+            size += length
+            if size > _LOOK_AHEAD_BYTES:
+                break
         if not ahead:
             raise self.nothing()
-        self._items = itertools.chain(ahead, rest)
+        self._items = itertools.chain(ahead, ((line, item) for line, item, _ in rest))
         readable = [item for _, item in ahead if isinstance(item, dict)]
         self.names = frozenset(name for item in readable for name in variable_names(item)) if readable else None
 
@@ -40,8 +48,8 @@ class NdjsonSource:
             yield item if isinstance(item, Reject) else row_of(line, item, wanted)
 
 
-def _items(file: IO[bytes]) -> Iterator[tuple[int, object]]:
-    """Line numbers with what stands there: a JSON value, or a Reject."""
+def _items(file: IO[bytes]) -> Iterator[tuple[int, object, int]]:
+    """Line numbers with what stands there: a JSON value, or a Reject; and the bytes of the line."""
     for line in itertools.count(1):
         raw = file.readline(MAX_RECORD + 1)
         if not raw:
@@ -49,7 +57,7 @@ def _items(file: IO[bytes]) -> Iterator[tuple[int, object]]:
         if len(raw) > MAX_RECORD:
             while raw and not raw.endswith(b"\n"):
                 raw = file.readline(MAX_RECORD + 1)
-            yield line, Reject(line, "ndjson_row_too_large", f"the line has more than {MAX_RECORD:,} bytes")
+            yield line, Reject(line, "ndjson_row_too_large", f"the line has more than {MAX_RECORD:,} bytes"), 0
             continue
         if line == 1:
             raw = raw.removeprefix(_BOM)
@@ -58,7 +66,7 @@ def _items(file: IO[bytes]) -> Iterator[tuple[int, object]]:
         except UnicodeDecodeError:
             raise InvalidInput("ndjson_encoding", f"Line {line} of the body is not UTF-8.") from None
         if text:
-            yield line, _value(line, text)
+            yield line, _value(line, text), len(raw)
 
 
 def _value(line: int, text: str) -> object:

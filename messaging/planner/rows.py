@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 #: Rows of one transaction. Measured: from 5,000 to 20,000 it is equally fast, 1,000 are a quarter slower (the fixed
 #: statements and the commit); and the fewer, the sooner a cancellation is noticed and the less a crash costs.
 CHUNK_ROWS = 5_000
-#: Characters of one chunk: what keeps memory flat when rows are large (5,000 records of 64 KiB would be 320 MB).
+#: Size of one chunk: what keeps memory flat when rows are large (5,000 records of 64 KiB would be 320 MB).
 CHUNK_SIZE = 8_000_000
 #: Seconds in which a chunk is collected: a list that comes in slowly is written as it comes.
 CHUNK_SECONDS = 10.0
@@ -21,7 +21,7 @@ class Recipient(NamedTuple):
     line: int
     to: object
     variables: dict[str, Any]
-    size: int  # characters, roughly: of the row in the file, or of its variables as JSON
+    size: int  # bytes in memory, roughly; at least the characters of its variables as JSON
 
 
 class Reject(NamedTuple):
@@ -36,7 +36,7 @@ Row = Recipient | Reject
 
 
 def chunks(rows: Iterable[Row], max_rows: int = CHUNK_ROWS, max_size: int = CHUNK_SIZE) -> Iterator[list[Row]]:
-    """`rows` in lists of at most `max_rows`, each closed by the row that brings it to `max_size` characters, or that comes
+    """`rows` in lists of at most `max_rows`, each closed by the row that brings it to the size `max_size`, or that comes
     `CHUNK_SECONDS` after its first."""
     chunk: list[Row] = []
     size = 0
