@@ -19,7 +19,7 @@ from messaging.api.cursor import read_cursor, write_cursor
 from messaging.api.query import UUID_FORM, page_limit, parameters
 from messaging.api.sends import refuse_unknown
 from messaging.contents import compiled_content
-from messaging.errors import InvalidInput, NotFound
+from messaging.errors import InvalidInput, NotFound, TooLarge
 from messaging.ledger.counts import BlastFacts, blast_facts, newest_blasts
 from messaging.lifecycle import BlastState, SendStatus
 from messaging.models import Blast
@@ -32,6 +32,9 @@ OPTIONAL = (
     *("channel", "reply_to", "html", "text", "headers", "name", "not_before", "expires_at"),
     *("recipients", "launch"),
 )
+
+#: Recipients of one request. They are one transaction, which must not take minutes.
+MAX_RECIPIENTS = 100_000
 
 _LIST = "blasts"
 
@@ -55,6 +58,12 @@ def parse_blast(body: Mapping[str, Any], idempotency_key: str | None) -> NewBlas
     recipients, launch = given.pop("recipients", None), given.pop("launch", False)
     if recipients is not None and not isinstance(recipients, list):
         raise InvalidInput("invalid_type", "recipients must be a list of {to, variables}.", field="recipients")
+    if recipients is not None and len(recipients) > MAX_RECIPIENTS:
+        raise TooLarge(
+            "too_many_recipients",
+            f"A blast is made with at most {MAX_RECIPIENTS:,} recipients. Make it empty, and upload them.",
+            field="recipients",
+        )
     if not isinstance(launch, bool):
         raise InvalidInput("invalid_type", "launch must be true or false.", field="launch")
     if launch and recipients is None:

@@ -14,6 +14,8 @@ from messaging.errors import InvalidInput, MessagingError, TooLarge
 
 #: Bytes of a request body. Above what html and text may have together (1,000,000), below what would hurt a worker.
 MAX_BODY = 1_048_576
+#: Objects and lists of a body: each is some 100 bytes of memory for two characters.
+MAX_CONTAINERS = 500_000
 #: Levels of nesting; the deepest valid one is `variables`, with 8 of its own.
 MAX_DEPTH = 32
 
@@ -49,6 +51,9 @@ def parse_object(data: bytes) -> dict[str, Any]:
     """The object in `data`. Raises InvalidInput (`invalid_json`), whose text quotes nothing of it."""
     try:
         text = data.decode()
+        containers = text.count("{") + text.count("[")
+        if containers > MAX_CONTAINERS:
+            raise _invalid(f"it holds more than {MAX_CONTAINERS:,} objects and lists")
         value = json.loads(text, parse_constant=_constant, object_pairs_hook=_object)
         if "\\u" in text:  # the only way to half a surrogate pair: decoding has refused the others
             json.dumps(value, ensure_ascii=False).encode()
@@ -64,7 +69,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise _invalid("a number is too long") from None
     if not isinstance(value, dict):
         raise _invalid("the body must be an object: {…}")
-    if text.count("{") + text.count("[") > MAX_DEPTH and not _flat_enough(value):
+    if containers > MAX_DEPTH and not _flat_enough(value):
         raise _invalid(f"nested more than {MAX_DEPTH} levels deep")
     return value
 

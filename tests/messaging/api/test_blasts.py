@@ -13,6 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from core.db import LedgerCursor
+from messaging.api import blasts as api
+from messaging.api.blasts_slots import upload_slot
 from messaging.clock.counts import fold_deltas
 from messaging.models import Blast, BlastReject, BlastUpload, Content, IdempotencyKey, Send, SenderDomain
 from tests.factories import make_blast
@@ -171,6 +173,29 @@ def test_bodies(blasts: Blasts) -> None:
     assert "8,388,608" in error_of(blasts.post(body=large))["message"]
     # Above what a send may have, below what a blast may.
     assert blasts.create(recipients=people(20_000)).json()["planned"] == 20_000
+
+
+def test_more_recipients_than_a_request_may_have(blasts: Blasts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MAX_RECIPIENTS", 5)
+    refused(blasts.create(recipients=people(6), launch=True), 413, "too_many_recipients", "recipients")
+    assert not Blast.objects.exists()
+    assert blasts.create(recipients=people(5)).status_code == 201
+
+
+def test_a_long_list_in_a_request_counts_as_an_upload(blasts: Blasts) -> None:
+    """It takes as long as one, and the login codes of others need the threads."""
+    long = [{"to": f"a{i}@x.org", "variables": {"name": "x" * 200}} for i in range(5_000)]
+    with upload_slot(blasts.speaker.tenant.pk), upload_slot(blasts.speaker.tenant.pk):
+        refused(blasts.create(recipients=long), 429, "too_many_uploads")
+        assert blasts.create(recipients=people(5)).status_code == 201
+    assert blasts.create(recipients=long).status_code == 201
+
+
+def test_a_body_of_nothing_but_lists(blasts: Blasts) -> None:
+    """Two characters each, and a hundred bytes of memory."""
+    body = b'{"recipients":[' + b"[]," * 500_000 + b"[]]}"
+    answer = blasts.speaker.client.post(URL, body, content_type="application/json", headers=blasts.speaker.headers())
+    assert "objects and lists" in refused(answer, 400, "invalid_json")["message"]
 
 
 def test_the_same_key_answers_the_same(blasts: Blasts) -> None:
