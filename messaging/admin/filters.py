@@ -25,6 +25,14 @@ class _Filter(admin.SimpleListFilter):
     """Narrows by `field`, which is also the parameter's name unless another is given."""
 
     field: ClassVar[str]
+    offered: ClassVar[frozenset[str] | None] = None  # None: any text
+
+    def value(self) -> str | None:
+        """Raises IncorrectLookupParameters for what was never offered, and for what no text of a database can hold."""
+        value = super().value()
+        if value is not None and ("\0" in value or (self.offered is not None and value not in self.offered)):
+            raise IncorrectLookupParameters
+        return value
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(**{self.field: self.value()})
@@ -32,13 +40,14 @@ class _Filter(admin.SimpleListFilter):
 
 def choice(name: str, values: Iterable[StrEnum]) -> type[admin.SimpleListFilter]:
     """A filter for a field that has one of these values."""
-    offered = [(str(value), str(value).replace("_", " ")) for value in values]
+    labels = {str(value): str(value).replace("_", " ") for value in values}
 
     class Choice(_Filter):
         title = parameter_name = field = name
+        offered = frozenset(labels)
 
         def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-            return offered
+            return list(labels.items())
 
     return Choice
 
