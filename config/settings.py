@@ -115,6 +115,7 @@ DRAMATIQ_BROKER = {
         "django_dramatiq.middleware.DbConnectionsMiddleware",
         "core.counters.CarryCounters",
         "messaging.yielding.middleware.RailPriorityMiddleware",
+        "core.dead_letters.ActorDeadLetters",
     ],
 }
 

@@ -104,7 +104,8 @@ class ProcessedJob(models.Model):
 
 
 class DeadLetter(models.Model):
-    """What failed for good, and why. Holds only failures; work whose outcome nobody knows is a state of the ledger."""
+    """What failed for good, and why: a send, or an actor (`core.dead_letters`). Holds only failures; work whose outcome nobody
+    knows is a state of the ledger. A send has one letter, an actor one for each bug: met again, it is counted."""
 
     channel = models.CharField(max_length=16)
     send_id = models.UUIDField(null=True, unique=True, help_text="The send that failed; empty for a dead actor.")
@@ -113,11 +114,16 @@ class DeadLetter(models.Model):
     reason = models.CharField(max_length=64, help_text="Stable code.")
     detail = models.TextField(default="", help_text="The provider's words, without addresses.")
     redriven = models.PositiveIntegerField(default=0)
+    traceback = models.TextField(db_default="", help_text="Of a dead actor: places and kinds of error, no values.")
+    fingerprint = models.CharField(max_length=64, null=True, help_text="Of a dead actor's bug.")
+    times = models.PositiveIntegerField(db_default=1, help_text="How often a dead actor met it.")
     created_at = models.DateTimeField(db_default=Now())
+    last_at = models.DateTimeField(null=True, help_text="When a dead actor met it last.")
 
     class Meta:
         db_table = "core_dead_letters"
         ordering = ["-id"]
+        constraints = [models.UniqueConstraint(name="core_dead_letters_bug", fields=["fingerprint"])]
         indexes = [models.Index(name="core_dead_letters_tenant", fields=["tenant", "-id"])]
 
     def __str__(self) -> str:

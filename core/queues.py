@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Any, cast
 
 import dramatiq
 import redis
@@ -76,12 +76,13 @@ breaker = _Breaker()
 _producer = _Producer()
 
 
-def enqueue(queue: str, actor: str) -> bool:
-    """Put a message without arguments for `actor` on `queue`. False: it may not be there, and nobody needs to care."""
+def enqueue(queue: str, actor: str, /, *args: Any, **kwargs: Any) -> bool:
+    """Put a message for `actor` on `queue`. False: it may not be there. For a ticket, which has no arguments and is a hint,
+    nobody needs to care."""
     if breaker.open():
         return False
     message: dramatiq.Message[None] = dramatiq.Message(
-        queue_name=queue, actor_name=actor, args=(), kwargs={}, options={}
+        queue_name=queue, actor_name=actor, args=args, kwargs=kwargs, options={}
     )
     broker = dramatiq.get_broker()
     try:

@@ -21,15 +21,21 @@ from messaging.models import Batch, Send
 class DeadLetterAdmin(ReadOnlyAdmin[DeadLetter]):
     """The model is the mechanism's, which knows nothing of sends: the links are made here."""
 
-    columns = ("id", "channel", "send_id", "batch_id", "tenant__slug", "reason", "detail", "redriven", "created_at")
-    list_display = ("key", "reason", "created", "whose", "send", "in_batch", "redriven", "channel")
+    columns = (
+        *("id", "channel", "send_id", "batch_id", "tenant__slug", "reason", "detail", "redriven", "created_at"),
+        *("times", "last_at", "traceback"),
+    )
+    list_display = ("key", "reason", "created", "whose", "send", "in_batch", "redriven", "channel", "times")
     list_display_links = None
     list_filter = (ReasonFilter, TenantFilter)
     list_select_related = ("tenant",)
     search_fields = ("send_id",)
     search_help_text = "The id of a send"
-    fields = ("id", "whose", "channel", "reason", "detail", "send", "in_batch", "redriven", "created")
-    readonly_fields = ("whose", "send", "in_batch", "created")
+    fields = (
+        *("id", "whose", "channel", "reason", "detail", "send", "in_batch", "redriven", "created"),
+        *("times", "last", "traceback"),
+    )
+    readonly_fields = ("whose", "send", "in_batch", "created", "last")
 
     def indexed(self, chosen: Mapping[str, str]) -> bool:
         return chosen.keys() <= {"tenant"}
@@ -41,6 +47,7 @@ class DeadLetterAdmin(ReadOnlyAdmin[DeadLetter]):
         return Page(list(changelist.queryset.filter(send_id=send_id)) if send_id else [])
 
     created = at("created_at", "created")
+    last = at("last_at", "last")
 
     @admin.display(description="number")
     def key(self, letter: DeadLetter) -> SafeString:
