@@ -32,40 +32,53 @@ _Handler = Callable[[int, FrameType | None], object]
 class WorkerProcess(Middleware):
     """Needs a `RailBroker`."""
 
+    def __init__(self) -> None:
+        self._watchdog: Watchdog | None = None
+
     def after_process_boot(self, broker: Broker) -> None:
         installed = signal.getsignal(signal.SIGTERM)
         assert callable(installed), "dramatiq installs its handler before this hook"
-        once = _once(installed)
+        handle = _once(self._stop, installed)
         for number in (signal.SIGTERM, signal.SIGHUP):  # one handler for both in dramatiq, too
-            signal.signal(number, once)
+            signal.signal(number, handle)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         # As many as there are threads, not dramatiq's twice as many: what waits here nobody else can take, and whoever asks
         # for the depth of the queue does not see it.
         worker.queue_prefetch = worker.worker_threads
-        self._watchdog = Watchdog(worker)
+        assert isinstance(broker, RailBroker)
+        self._watchdog = Watchdog(broker, worker)
 
     def after_worker_boot(self, broker: Broker, worker: Worker) -> None:
+        assert self._watchdog is not None
         self._watchdog.start()
 
     def before_worker_shutdown(self, broker: Broker, worker: Worker) -> None:
+        assert self._watchdog is not None
         self._watchdog.stop()
-        # Dramatiq lets consumers fetch until the last job is done. Those messages would wait for that, too.
-        assert isinstance(broker, RailBroker)
-        for queue in broker.get_declared_queues():
-            broker.gate(queue).lock()
+        self._watchdog.join()
 
     def after_worker_shutdown(self, broker: Broker, worker: Worker) -> None:
+        assert self._watchdog is not None
         if self._watchdog.bit:
             raise SystemExit(1)  # not 0: nobody asked it to stop, so it should be started again
 
+    def _stop(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
 
 class Watchdog(threading.Thread):
-    """Stops the process, gracefully, if a thread of its worker has died: it would look healthy and do nothing."""
+    """Looks after a worker until its process is to stop, then locks its gates: dramatiq lets consumers fetch until the last job
+    has ended, and what they fetch would wait for that, too.
 
-    def __init__(self, worker: Worker) -> None:
+    Stops the process, gracefully, if a thread of the worker has died: it would look healthy and do nothing.
+    """
+
+    def __init__(self, broker: RailBroker, worker: Worker) -> None:
         super().__init__(name="watchdog", daemon=True)
         self.bit = False
+        self._broker = broker
         self._worker = worker
         self._stopping = threading.Event()
 
@@ -77,21 +90,26 @@ class Watchdog(threading.Thread):
                 log.error("worker_thread_died", extra={"threads": dead})
                 self.bit = True
                 os.kill(os.getpid(), signal.SIGTERM)
-                return
+                break
+        for queue in self._broker.get_declared_queues():
+            self._broker.gate(queue).lock()
 
     def stop(self) -> None:
+        """Safe in a signal handler: the thread that it interrupts never waits for this event."""
         self._stopping.set()
 
 
-def _once(handler: _Handler) -> _Handler:
-    first: float | None = None
+def _once(first: Callable[[], None], handler: _Handler) -> _Handler:
+    """A handler that calls `first` and `handler` at the first signal, and `handler` again at one that comes much later."""
+    heard: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal first
+        nonlocal heard
         now = time.monotonic()
-        if first is None:
-            first = now
-        elif now - first < ONE_SIGNAL_SECONDS:
+        if heard is None:
+            heard = now
+            first()
+        elif now - heard < ONE_SIGNAL_SECONDS:
             return
         handler(number, frame)
 
