@@ -16,7 +16,8 @@ from typing import Any, cast
 
 import dramatiq
 import redis
-from dramatiq.brokers.redis import RedisBroker
+
+from core.broker import RailBroker
 
 log = logging.getLogger(__name__)
 
@@ -95,13 +96,18 @@ def enqueue(queue: str, actor: str, /, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
+def may_work(queue: str) -> bool:
+    """Whether this process may begin something for `queue`: its gate is open. A job that waits asks before each try."""
+    return _broker().gate(queue).is_open()
+
+
 def depth(queue: str) -> int:
     """Messages that wait on `queue`, not yet fetched by a worker. Raises redis.RedisError."""
     broker = _broker()
     return cast("int", broker.client.llen(f"{broker.namespace}:{queue}"))
 
 
-def _broker() -> RedisBroker:
+def _broker() -> RailBroker:
     broker = dramatiq.get_broker()
-    assert isinstance(broker, RedisBroker)
+    assert isinstance(broker, RailBroker)
     return broker

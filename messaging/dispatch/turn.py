@@ -20,6 +20,7 @@ from django.db import OperationalError, close_old_connections, transaction
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from core import queues
 from core.governor import Event, Governor, Settled
 from messaging import outcomes
 from messaging.contents import UNKNOWN_KEY
@@ -35,7 +36,7 @@ from messaging.metrics.counted import count_batch
 from messaging.outcomes import Ruling
 from messaging.providers.base import Adapter, Answer, LimitHint, Verdict
 from messaging.providers.registry import adapter_for
-from messaging.rails import Channel, Rail
+from messaging.rails import Channel, Rail, queue_name
 from messaging.tickets import send_ticket
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
     try:
         grant = _wait_for_grant(line, seat)
         if grant is None:
+            more = not queues.may_work(queue_name(channel, rail))
             return None
         started = time.monotonic()
         bound, more = _prepare(line, grant)
@@ -116,8 +118,9 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
 
 
 def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
-    """Look for work until there is a grant. None: nothing is due, or the wait is long enough to end the ticket."""
-    while True:
+    """Look for work until there is a grant. None: nothing is due, the wait is long enough to end the ticket, or this process
+    may not begin any more: marketing yields, or the worker stops."""
+    while queues.may_work(queue_name(line.channel, line.rail)):
         seat.look()
         found = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         match found:
@@ -130,6 +133,7 @@ def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
                 return None
             case Later(seconds=seconds, new_work_helps=helps):
                 seat.wait(seconds, until_flag=helps)
+    return None
 
 
 def _prepare(line: Line, grant: Grant) -> tuple[Bound | None, bool]:
