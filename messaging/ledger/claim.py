@@ -150,7 +150,7 @@ WITH job AS (
 )
 INSERT INTO messaging_batches (id, provider, channel, rail, state, send_ids, digest, idempotency_key, rendered_at, attempts,
                                created_at)
-VALUES (%(batch)s, %(provider)s, %(channel)s, %(rail)s, 'claimed', %(sends)s, %(digest)s, %(key)s, %(rendered_at)s, 1,
+VALUES (%(batch)s, %(provider)s, %(channel)s, %(rail)s, 'claimed', %(sends)s::uuid[], %(digest)s, %(key)s, %(rendered_at)s, 1,
         clock_timestamp())
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from core.db import LedgerCursor, ledger_cursor
+from core.db import ledger_cursor
 from messaging.lifecycle import OPEN_BATCH, BatchState, SendStatus, sources
 
 _OPEN_STATES = sorted(OPEN_BATCH)
@@ -35,17 +35,27 @@ def lock_for_return(blasts: Sequence[UUID]) -> None:
             )
 
 
+# The batch is locked first, in the order in which whoever takes it over locks it; a statement that had to wait for that reads
+# the job as it is then.
+_FINISH = """
+WITH batch AS MATERIALIZED (SELECT id FROM messaging_batches WHERE id = %(batch)s FOR UPDATE),
+job AS (
+    UPDATE core_processed_jobs j SET done_at = clock_timestamp()
+    FROM batch
+    WHERE j.job_key = 'batch:' || batch.id AND j.fence = coalesce(%(fence)s::bigint, j.fence) AND j.done_at IS NULL
+    RETURNING 1
+)
+UPDATE messaging_batches b
+SET state = %(state)s, finished_at = clock_timestamp(),
+    http_status = coalesce(%(http)s, http_status), error_code = %(code)s, error_detail = %(detail)s
+WHERE b.id = %(batch)s AND b.state = ANY (%(from)s::text[]) AND (%(fence)s::bigint IS NULL OR EXISTS (SELECT FROM job))
+"""
+
+
 def finish(batch: UUID, fence: int, state: BatchState, why: Failure | None = None) -> bool:
     """End the batch and its job. False: another worker has taken it over (the fence is not ours any more), and
     nothing was changed; then only an acceptance may still be recorded (`finish_accepted_late`)."""
-    with ledger_cursor() as sql:
-        sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
-        mine = sql.run(
-            "UPDATE core_processed_jobs SET done_at = clock_timestamp()"
-            " WHERE job_key = 'batch:' || %(batch)s::text AND fence = %(fence)s AND done_at IS NULL",
-            {"batch": batch, "fence": fence},
-        )
-        return mine == 1 and _end(sql, batch, state, why, _OPEN_STATES)
+    return _finish(batch, fence, state, why, _OPEN_STATES)
 
 
 def finish_accepted_late(batch: UUID, state: BatchState) -> bool:
@@ -53,35 +63,26 @@ def finish_accepted_late(batch: UUID, state: BatchState) -> bool:
 
     False if the batch has an answer already that cannot be changed by it.
     """
+    return _finish(batch, None, state, None, [*_OPEN_STATES, BatchState.AMBIGUOUS])
+
+
+def _finish(batch: UUID, fence: int | None, state: BatchState, why: Failure | None, sources: Sequence[str]) -> bool:
     with ledger_cursor() as sql:
-        sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
-        if not _end(sql, batch, state, None, [*_OPEN_STATES, BatchState.AMBIGUOUS]):
-            return False
-        sql.run(
-            "UPDATE core_processed_jobs SET done_at = clock_timestamp()"
-            " WHERE job_key = 'batch:' || %(batch)s::text AND done_at IS NULL",
-            {"batch": batch},
+        return (
+            sql.run(
+                _FINISH,
+                {
+                    "batch": batch,
+                    "fence": fence,
+                    "state": state,
+                    "http": why.http_status if why else None,
+                    "code": why.code if why else None,
+                    "detail": why.detail if why else None,
+                    "from": list(sources),
+                },
+            )
+            == 1
         )
-        return True
-
-
-def _end(sql: LedgerCursor, batch: UUID, state: BatchState, why: Failure | None, from_states: Sequence[str]) -> bool:
-    return bool(
-        sql.run(
-            "UPDATE messaging_batches SET state = %(state)s, finished_at = clock_timestamp(),"
-            " http_status = coalesce(%(http)s, http_status), error_code = %(code)s, error_detail = %(detail)s"
-            " WHERE id = %(batch)s AND state = ANY (%(from)s::text[])",
-            {
-                "batch": batch,
-                "state": state,
-                "http": why.http_status if why else None,
-                "code": why.code if why else None,
-                "detail": why.detail if why else None,
-                "from": list(from_states),
-            },
-        )
-        == 1
-    )
 
 
 def keep_bound(batch: UUID, fence: int, next_try: float, why: Failure) -> bool:

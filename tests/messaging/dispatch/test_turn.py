@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis as redis_module
-from django.db import connections
+from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from core import queues
@@ -17,10 +18,11 @@ from core.models import DeadLetter, Tenant
 from messaging import buckets, outcomes
 from messaging.contents import kept
 from messaging.dispatch import turn
-from messaging.dispatch.answer import record_answer
+from messaging.dispatch.answer import Recorded, record_answer
 from messaging.dispatch.batch import claim_batch
 from messaging.dispatch.search import Grant, Later, memory_of, search
 from messaging.lanes import cancel_blast, pause_blast, pause_tenant_lane, resume_tenant_lane
+from messaging.ledger import recover
 from messaging.lifecycle import BatchState
 from messaging.models import Batch, Blast, Content, RateLimitBucket, Send
 from messaging.providers.base import Answer, Verdict
@@ -316,6 +318,46 @@ def test_a_fenced_out_worker_changes_nothing_else(rig: Rig, verdict: Verdict) ->
     )
     assert recorded.fenced_out
     assert (list(Batch.objects.values()), list(Send.objects.order_by("id").values())) == before
+
+
+def test_an_answer_that_waits_for_a_take_over_is_fenced_out_by_it(rig: Rig) -> None:
+    """Both lock the batch. The statement that had to wait reads the job as the other one left it, not as it was."""
+    submit_some(make_tenant(), 3)
+    line, _, bound = _claimed(rig)
+    rig.lapse_leases()
+    taken, waits = threading.Event(), threading.Event()
+
+    def take_over() -> None:
+        with transaction.atomic():
+            assert recover.take_over(bound.id) is not None
+            taken.set()
+            waits.wait(30)
+        connection.close()
+
+    def record() -> Recorded:
+        try:
+            return record_answer(
+                line.channel, line.rail, bound, Answer(Verdict.QUOTA), outcomes.FIRST[Verdict.QUOTA], circuit_open=False
+            )
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(take_over)
+        assert taken.wait(30)
+        second = pool.submit(record)
+        while not _somebody_waits_for_a_lock():
+            assert not second.done()
+        waits.set()
+        first.result(30)
+        assert second.result(30).fenced_out
+    assert (statuses(), rig.batch().state) == ({"sending": 3}, BatchState.UNKNOWN)
+
+
+def _somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock')")
+        return bool(cursor.fetchone()[0])
 
 
 def test_a_batch_that_renders_differently_today_is_ambiguous_and_not_sent(rig: Rig) -> None:
