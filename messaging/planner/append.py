@@ -189,8 +189,7 @@ def _told(error: MessagingError, upload: Upload) -> MessagingError:
             " in their place. Send that list again, or this one under a key of its own."
         )
     elif upload.counts.rows and not isinstance(error, Conflict):
-        message += (
-            f" {upload.counts.rows:,} rows of this upload were read and stay in the blast; nothing was launched. Send the"
-            " list again: nothing is added twice."
-        )
+        message += f" {upload.counts.rows:,} rows of this upload were read and stay in the blast; nothing was launched."
+        if code != "too_many_rejected":
+            message += " Send the list again: nothing is added twice."
     return type(error)(code, message, field=error.field, retry_after=error.retry_after)
