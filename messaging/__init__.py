@@ -3,6 +3,7 @@
     messaging.submit(tenant, to=…, from_=…, subject=…, text=…, category="transactional")
     messaging.submit_many(tenant, [{…}, …])
     messaging.plan_blast(tenant, from_=…, subject=…, html=…, recipients=[…])
+    messaging.redrive(reason="attempts_exhausted", by="ops")
 
 Inside `atomic()` they join the caller's transaction. What they take and raise is said at each.
 """
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from messaging.planner import plan_blast
+    from messaging.redriving import redrive
     from messaging.submission import SendRequest, Submitted, submit, submit_many
 
-__all__ = ["SendRequest", "Submitted", "plan_blast", "submit", "submit_many"]
+__all__ = ["SendRequest", "Submitted", "plan_blast", "redrive", "submit", "submit_many"]
 
-_HOME = {"plan_blast": "messaging.planner"}
+_HOME = {"plan_blast": "messaging.planner", "redrive": "messaging.redriving"}
 
 
 def __getattr__(name: str) -> Any:

@@ -120,27 +120,35 @@ def refresh_hints() -> int:
         return cursor.run(_HINTS, {"ids": free, "lows": [wrong[pk] for pk in free]})
 
 
+_RUN_OUT = """
+b.finished_at IS NULL AND b.state IN ('running', 'cancelled')
+AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued')
+AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'scheduled')
+AND NOT EXISTS (
+    SELECT FROM messaging_batches o JOIN messaging_sends s ON s.id = ANY (o.send_ids)
+    WHERE o.state IN ('claimed', 'unknown') AND s.blast_id = b.id AND s.status = 'sending'
+)
+"""
+_LOCK_RUN_OUT = f"""
+SELECT b.id FROM messaging_blasts b WHERE {_RUN_OUT} ORDER BY b.id LIMIT %(limit)s FOR NO KEY UPDATE OF b SKIP LOCKED
+"""
+_FINISH = f"""
+UPDATE messaging_blasts b
+SET finished_at = clock_timestamp(),
+    state = CASE b.state WHEN '{BlastState.RUNNING}' THEN '{BlastState.FINISHED}' ELSE b.state END
+WHERE b.id = ANY (%(ids)s::uuid[]) AND {_RUN_OUT}
+"""
+
+
 def finish_blasts() -> int:
-    """Running blasts without an open send are finished; cancelled ones are cleared. One snapshot decides: a send that
-    leaves the open states does not come back into them (but by a redrive, which reopens the blast)."""
-    return _run(
-        f"""
-        UPDATE messaging_blasts b
-        SET finished_at = clock_timestamp(),
-            state = CASE b.state WHEN '{BlastState.RUNNING}' THEN '{BlastState.FINISHED}' ELSE b.state END
-        WHERE b.id = ANY (ARRAY (
-            SELECT b.id FROM messaging_blasts b
-            WHERE b.finished_at IS NULL AND b.state IN ('running', 'cancelled')
-              AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued')
-              AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'scheduled')
-              AND NOT EXISTS (
-                  SELECT FROM messaging_batches o JOIN messaging_sends s ON s.id = ANY (o.send_ids)
-                  WHERE o.state IN ('claimed', 'unknown') AND s.blast_id = b.id AND s.status = 'sending'
-              )
-            ORDER BY b.id LIMIT %(limit)s FOR NO KEY UPDATE OF b SKIP LOCKED
-        )) AND b.finished_at IS NULL
-        """
-    )
+    """Running blasts without an open send are finished; cancelled ones are cleared.
+
+    A send that leaves the open states does not come back into them, but by a redrive, which locks the blast. One may commit
+    between the snapshot of the first statement and its lock: the second one, under the lock, sees it and decides.
+    """
+    with transaction.atomic(), ledger_cursor() as cursor:
+        found = [row[0] for row in cursor.all(_LOCK_RUN_OUT, {"limit": LIMIT})]
+        return cursor.run(_FINISH, {"ids": found}) if found else 0
 
 
 def prune() -> int:

@@ -7,6 +7,7 @@ from messaging.models.content import Content
 from messaging.models.counts import BlastCount, BlastDelta, BlastFold, BlastPace
 from messaging.models.idempotency import IdempotencyKey
 from messaging.models.lane import TenantLane
+from messaging.models.redrive import Redrive
 from messaging.models.send import Send
 from messaging.models.sender_domain import SenderDomain
 
@@ -22,6 +23,7 @@ __all__ = [
     "Content",
     "IdempotencyKey",
     "RateLimitBucket",
+    "Redrive",
     "Send",
     "SenderDomain",
     "TenantLane",
