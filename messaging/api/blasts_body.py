@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 
 from django.http import HttpRequest
 
-from messaging.api.parsers import LengthRequired
+from messaging.api.parsers import LengthRequired, UnsupportedBody
 from messaging.errors import InvalidInput, MessagingError
 from messaging.planner.csv_source import CsvSource
 from messaging.planner.gunzip import Gunzip
@@ -32,12 +32,6 @@ _FORMATS: dict[str, type[CsvSource] | type[NdjsonSource]] = {
 }
 _UTF8 = {"utf-8", "utf8", "us-ascii", "ascii"}
 _CHARSET = re.compile(r';\s*charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
-
-
-class UnsupportedBody(MessagingError):
-    """A kind of body, or an encoding, that is not read here."""
-
-    status = 415
 
 
 class BodyStalled(MessagingError):

@@ -26,10 +26,16 @@ class LengthRequired(MessagingError):
     status = 411
 
 
+class UnsupportedBody(MessagingError):
+    """A kind of body, or an encoding, that is not read here."""
+
+    status = 415
+
+
 class BoundedJSONParser(BaseParser):
     """Parses the body of a request to a dict. Reads at most one byte more than `max_body`, whatever is sent.
 
-    Raises TooLarge (`body_too_large`) and InvalidInput (`invalid_json`).
+    Raises TooLarge (`body_too_large`), UnsupportedBody (`unsupported_content_encoding`), InvalidInput (`invalid_json`).
     """
 
     media_type = "application/json"
@@ -39,6 +45,8 @@ class BoundedJSONParser(BaseParser):
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         meta = parser_context["request"].META if parser_context else {}
+        if str(meta.get("HTTP_CONTENT_ENCODING") or "identity").strip().lower() != "identity":
+            raise UnsupportedBody("unsupported_content_encoding", "Send JSON as it is, not compressed.")
         if int(meta.get("CONTENT_LENGTH") or 0) > self.max_body:
             raise _too_large(self.max_body)
         data = _read(stream, self.max_body + 1)

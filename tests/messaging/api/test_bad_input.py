@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -230,6 +231,14 @@ def test_another_content_type_is_a_415(speaker: Speaker, content_type: str) -> N
         "POST", "/v1/messaging/sends", json.dumps(BODY), content_type=content_type, headers=speaker.headers()
     )
     refused(answer, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip"])
+def test_a_compressed_body_is_a_415(speaker: Speaker, encoding: str) -> None:
+    """And not called bad JSON, which it is not."""
+    answer = speaker.post(gzip.compress(json.dumps(BODY).encode()), **{"Content-Encoding": encoding})
+    refused(answer, 415, "unsupported_content_encoding")
+    assert speaker.post(BODY, **{"Content-Encoding": "Identity"}).status_code == 202
 
 
 @pytest.mark.parametrize(
