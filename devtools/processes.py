@@ -162,6 +162,12 @@ class Process:
             self.send_signal(signal.SIGTERM)
             self._signal_group(signal.SIGCONT)  # a paused process would not hear of it
 
+    def ask_group_to_stop(self) -> None:
+        """SIGTERM to it and everything it started at once, as systemd and honcho do, without waiting."""
+        self._wanted = False
+        self._asked = True
+        self._signal_group(signal.SIGTERM)
+
     def terminate(self, seconds: float | None = None) -> int:
         """SIGTERM, and SIGKILL to the group after `seconds`. Returns the exit code (negative: a signal's number)."""
         self.ask_to_stop()

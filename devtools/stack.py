@@ -154,6 +154,10 @@ class Stack:
         self._by_rail[rail].append(process)
         return process
 
+    def start_clock(self, name: str) -> Process:
+        """One more clock. Not yet ready: see `Process.wait_ready`."""
+        return self.supervisor.start(name, [sys.executable, "manage.py", "clock"], ready=r"\bclock_started\b")
+
     def manage(self, *arguments: str, capture: bool = True, env: Mapping[str, str] | None = None) -> str:
         """`manage.py …` in this stack; its output, or (without `capture`) on the terminal. Raises CommandFailed."""
         return self.supervisor.run([sys.executable, "manage.py", *arguments], capture=capture, env=env)
@@ -193,9 +197,7 @@ class Stack:
             for _ in range(count):
                 self.start_worker(rail)
         if self._with_clock:
-            self.clock = self.supervisor.start(
-                "clock", [sys.executable, "manage.py", "clock"], ready=r"\bclock_started\b"
-            )
+            self.clock = self.start_clock("clock")
             self.clock.wait_ready()
         for processes in self._by_rail.values():
             for process in processes:

@@ -1,8 +1,13 @@
-"""The project's settings, but for two things: a worker's log has one more line, which says that it takes tickets and is
-what `devtools.stack` waits for; and a browser on this machine can log in to the admin, though there is no TLS."""
+"""The project's settings, but for three things: a worker's log has one more line, which says that it takes tickets and is
+what `devtools.stack` waits for; a browser on this machine can log in to the admin, though there is no TLS; and
+`STACK_EMAIL_ADAPTER`, a dotted path, puts another adapter before the same provider."""
+
+import os
 
 from config.settings import *  # noqa: F403
-from config.settings import LOGGING
+from config.settings import LOGGING, MESSAGING_PROVIDERS
 
 LOGGING["loggers"]["dramatiq"]["level"] = "INFO"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = False
+if adapter := os.environ.get("STACK_EMAIL_ADAPTER"):
+    MESSAGING_PROVIDERS["email"] = adapter

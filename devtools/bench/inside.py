@@ -40,11 +40,11 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def serve() -> None:
+def serve(calls: Mapping[str, Callable[..., Any]] = CALLS) -> None:
     for line in sys.stdin:
         name, arguments = json.loads(line)
         try:
-            answer = {"value": CALLS[name](**arguments)}
+            answer = {"value": calls[name](**arguments)}
         except Exception as error:  # noqa: BLE001 — told to the other end, which ends the run
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}

@@ -1,4 +1,5 @@
-"""The near end of `devtools.bench.inside`: calls into a process that has Django, on the lab's database.
+"""The near end of `devtools.bench.inside`, or of a module that serves as it does: calls into a process that has Django, on
+the lab's database.
 
 The bench itself must not load the settings: it would start servers of its own.
 """
@@ -23,10 +24,10 @@ class RemoteFailed(RuntimeError):
 class Remote:
     """Ends with its `with` block, and with this process (its input ends)."""
 
-    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, env: Mapping[str, str], log: Path, module: str = "devtools.bench.inside") -> None:
         self._log = log.open("w")
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "devtools.bench.inside"],
+            [sys.executable, "-m", module],
             cwd=CHECKOUT,
             env={**env, "LOG_LEVEL": "WARNING"},
             stdin=subprocess.PIPE,

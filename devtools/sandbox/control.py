@@ -19,14 +19,16 @@ from devtools.sandbox.provider import Provider
 
 PREFIX = "/_sandbox/"
 MAX_WAIT_S = 60.0
+MAX_AWAY_S = 600.0
 _EMAIL = "inbox/"
 
 Respond = Callable[[Answer], None]
 
 
 class Control:
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider, shut: Callable[[float], None]) -> None:
         self._provider = provider
+        self._shut = shut
         self._inbox = Inbox(provider, f"{PREFIX}inbox")
         self._routes: dict[str, dict[str, Callable[[Request], Answer]]] = {
             "health": {"GET": self._health},
@@ -34,6 +36,7 @@ class Control:
             "log": {"GET": self._log},
             "stats": {"GET": self._stats},
             "reset": {"POST": self._reset},
+            "away": {"POST": self._away},
             "faults": {"GET": self._get_faults, "POST": self._add_faults, "DELETE": self._clear_faults},
         }
 
@@ -66,6 +69,14 @@ class Control:
     def _reset(self, _: Request) -> Answer:
         self._provider.reset()
         return json_answer(200, {"status": "reset"})
+
+    def _away(self, request: Request) -> Answer:
+        """From now on nothing listens, for `seconds`: neither this nor the provider's own routes."""
+        seconds = float(request.query.get("seconds", "1"))
+        if not 0 < seconds <= MAX_AWAY_S:
+            raise ValueError(f"seconds must be above 0 and at most {MAX_AWAY_S:g}.")
+        self._shut(seconds)
+        return json_answer(202, {"status": "away", "seconds": seconds})
 
     def _get_faults(self, _: Request) -> Answer:
         known = {name: {"about": kind.about, "fields": sorted(kind.params)} for name, kind in KINDS.items()}

@@ -91,6 +91,10 @@ class Sandbox:
     def clear_faults(self) -> None:
         self._call("DELETE", "faults")
 
+    def away(self, seconds: float) -> None:
+        """Nothing listens for so long; these calls raise requests.ConnectionError meanwhile. It forgets nothing."""
+        self._call("POST", "away", params={"seconds": seconds})
+
     def reset(self) -> None:
         self._call("POST", "reset")
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import requests
 
 from devtools.sandbox.process import Sandbox
 from tests.devtools.sandbox_client import KEY, call, email, ids_of, send, tagged
@@ -153,3 +154,29 @@ def test_latency_delays_the_answer_not_the_acceptance(start: Callable[..., Sandb
         thread.join()
     assert min(done) - began >= 1.0
     assert max(done) - began < 3.0, "four answers, each a second late, must not queue behind each other"
+
+
+def _health(sandbox: Sandbox) -> bool:
+    try:
+        return call(sandbox, "GET", "/_sandbox/health").ok
+    except requests.ConnectionError:
+        return False
+
+
+def test_away_nothing_listens_and_nothing_is_forgotten(sandbox: Sandbox) -> None:
+    send(sandbox, [tagged("s-1")], key="k")
+    sandbox.away(0.5)
+    while _health(sandbox):
+        pass
+    with pytest.raises(requests.ConnectionError, match="refused"):
+        sandbox.stats()
+    while not _health(sandbox):
+        time.sleep(0.02)
+    assert sandbox.stats()["emails_accepted"] == 1
+    send(sandbox, [tagged("s-1")], key="k")
+    assert (sandbox.stats()["emails_accepted"], sandbox.stats()["replays"]) == (1, 1)
+
+
+def test_away_wants_a_number_of_seconds(sandbox: Sandbox) -> None:
+    with pytest.raises(ValueError, match="at most 600"):
+        sandbox.away(0)
