@@ -1,4 +1,4 @@
-"""A look at the depth costs the same with a million queued sends, in a blast or of one tenant, as with a few."""
+"""With a million queued sends, in a blast or of one tenant, a look at the depth and a scrape cost as much as with a few."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 from django.db import connection, transaction
 
 from messaging.clock import steps
+from messaging.metrics import ledger
+from messaging.rails import Rail
 from messaging.yielding.depth import COUNT, WHO
 from tests.factories import insert_raw, make_blast, make_tenant
 from tests.messaging.ledger.plans import Plan, generic_plan
@@ -59,3 +61,8 @@ def test_a_look_reads_a_bounded_number_of_pages(loaded: list[int]) -> None:
     _check(few, 400)
     _check(many, 6_000)
     _check(one, 1_500)
+
+
+def test_a_scrape_reads_a_bounded_number_of_pages(loaded: list[int]) -> None:
+    for rail in Rail:
+        _check(_explain(ledger.statement(rail), {"rail": rail}), 3_000)
