@@ -34,7 +34,9 @@ _ENQUEUE = Path(__file__).with_name("enqueue.lua").read_text()
 
 class RailBroker(RedisBroker):
     def __init__(self, *, url: str, **options: Any) -> None:
-        super().__init__(client=redis.Redis.from_url(url), **options)  # type: ignore[no-untyped-call]
+        # Acknowledging and giving back may be repeated; fetching and enqueueing, which may not, have clients of their own.
+        client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 1))
+        super().__init__(client=client, **options)  # type: ignore[no-untyped-call]
         self._url = url
         self.producer = redis.Redis.from_url(
             url,
