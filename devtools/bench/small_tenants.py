@@ -4,7 +4,7 @@ they must be shared, not spent one a tenant."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from devtools.bench import goals
 from devtools.bench.figures import physical_minimum
@@ -19,11 +19,16 @@ _CAPACITY = 1 + 0.02 * _RATE
 
 def run(lab: Lab, options: Options) -> Iterator[Figure]:
     tenants = 60 if options.quick else 1_000
-    sends, least = tenants * _EACH, -(-tenants * _EACH // 100)
     lab.prepare(rate=_RATE)
+    yield from measure(lab, tenants, lambda each: lab.inside.call("singles", tenants=tenants, each=each))
+
+
+def measure(lab: Lab, tenants: int, submit: Callable[[int], object]) -> Iterator[Figure]:
+    """In a lab that is prepared for `_RATE`. `submit` submits so many sends of each of the tenants; nothing is sent before."""
+    sends, least = tenants * _EACH, -(-tenants * _EACH // 100)
     lab.hold()
     try:
-        lab.inside.call("singles", tenants=tenants, each=_EACH)
+        submit(_EACH)
         lab.ready()
         time.sleep(1.0)  # two beats of the clock: hints, and a ticket
     finally:

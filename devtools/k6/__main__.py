@@ -1,5 +1,5 @@
-"""`python -m devtools.profiles`. Never loads the settings, which would start servers of their own."""
+"""`python -m devtools.k6`. Never loads the settings, which would start servers of their own."""
 
-from devtools.profiles.options import main
+from devtools.k6.options import main
 
 raise SystemExit(main())

@@ -34,6 +34,7 @@ COUNTS = (
     _zero("on the wrong rail"),
     _zero("requests past the governor"),
     _zero("still open"),
+    _zero("k6 thresholds crossed"),
 )
 _NO_429 = _zero("429s")
 _BURST_MANY = Condition("burst in one submit_many, slowest", "ms", at_most(1_000))

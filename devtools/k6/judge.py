@@ -60,8 +60,9 @@ def codes(
     return measured
 
 
-def counts(figures: Figures, *, rows_missing: int, still_open: int) -> dict[str, float]:
-    """What `conditions.COUNTS` asks for. `rows_missing`: sends that were promised and have no row."""
+def counts(figures: Figures, *, rows_missing: int, still_open: int, failed_scripts: int) -> dict[str, float]:
+    """What `conditions.COUNTS` asks for. `rows_missing`: sends that were promised and have no row. `failed_scripts`: runs of k6
+    that had a failed or late call."""
     return {
         "lost": figures.lost + rows_missing,
         "doubled": figures.doubled,
@@ -72,6 +73,7 @@ def counts(figures: Figures, *, rows_missing: int, still_open: int) -> dict[str,
         "on the wrong rail": figures.wrong_rail,
         "requests past the governor": max(0, figures.requests - figures.tokens),
         "still open": still_open,
+        "k6 thresholds crossed": failed_scripts,
     }
 
 

@@ -1,27 +1,26 @@
-"""A submits tens of thousands of product e-mails, which share the transactional rail with everybody's login codes."""
+"""A submits tens of thousands of product e-mails, which share the transactional rail with everybody's login codes: half of them
+as one list over HTTP, half as single sends, which are in one lane with A's own codes."""
 
 from __future__ import annotations
 
-from devtools.profiles import judge
-from devtools.profiles.scene import RATE, WARM_SECONDS, A, B, Measured, Run, drain, find, open_scene
+from devtools.k6 import judge
+from devtools.k6.scene import RATE, UPLOAD_SECONDS, WARM_SECONDS, A, B, Measured, Run, find, open_scene
 
 
 def profile(run: Run) -> Measured:
     flood = run.size(50_000, 3_000)
+    # What the whole limit needs for them; the codes take their part of it.
+    seconds = WARM_SECONDS + flood / (RATE * 100)
     traffic = open_scene(run)
-    run.lab.ready()
-    traffic.load.start()
-    try:
+    with traffic.script("product-flood", RECIPIENTS=flood // 2, SECONDS=seconds, BEFORE=WARM_SECONDS) as script:
+        script.begun(UPLOAD_SECONDS)
         run.wait(WARM_SECONDS)
         run.say(f"A submits {flood:,} product e-mails")
-        ids = run.lab.inside.call("submit", slug=A, sends=flood, category="product")
-        traffic.submitted |= dict.fromkeys(ids, A)
-        run.wait(flood / (RATE * 100))  # what the whole limit needs for them; the codes take their part of it
-    finally:
-        traffic.load.stop()
-    drain(run, 60 + flood / (RATE * 50))
-    found = find(run, traffic.load.posted(), traffic.submitted)
-    product = set(ids)
+        traffic.submit(A, flood // 2, "product")
+        traffic.keep(script)
+    run.lab.wait_sent(flood + len(traffic.steady()), 60 + flood / (RATE * 50))
+    found = find(traffic)
+    product = {send.id for send in found.evidence.sends if send.category == "product"}
     fills = [len(b.send_ids) for b in found.evidence.batches if not product.isdisjoint(b.send_ids)]
     return Measured(
         {

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import time
 
-from devtools.profiles import judge
-from devtools.profiles.scene import RATE, WARM_SECONDS, Measured, Run, find, open_scene, plan
+from devtools.k6 import judge
+from devtools.k6.scene import RATE, WARM_SECONDS, Measured, Run, find, open_scene
 
 
 def profile(run: Run) -> Measured:
     storm = run.size(20, 2)
     around = run.size(15, 4)
-    backlog = round((WARM_SECONDS + 3 * around) * RATE * 100) + 5_000
+    seconds = WARM_SECONDS + around + storm + around
+    backlog = round(seconds * RATE * 100) + 5_000  # never empty, were there no storm
     traffic = open_scene(run)
-    blast = plan(run, backlog)
-    run.lab.ready()
-    traffic.load.start()
-    try:
-        run.lab.inside.call("launch", blast_ids=[blast])
-        run.wait(WARM_SECONDS + around)
-        run.lab.stack.sandbox.fault("429", seconds=storm, retry_after=1)
-        over = time.time() + storm
-        run.say(f"429 for {storm} s")
-        run.wait(storm + around)
+    run.say(f"429 for {storm} s, after {WARM_SECONDS + around:.0f} s of {seconds:.0f}")
+    with traffic.script(
+        "rate-storm", RECIPIENTS=backlog, SECONDS=seconds, BEFORE=WARM_SECONDS + around, STORM=storm
+    ) as script:
+        traffic.keep(script)
         until = time.time()
-    finally:
-        traffic.load.stop()
-    run.lab.inside.call("cancel", blast_ids=[blast])
-    found = find(run, traffic.load.posted())
+        (over,) = (record["storm_ends"] for record in script.records() if "storm_ends" in record)
+    found = find(traffic)
     # An acceptance counts one attempt. A send that has more had one counted for a refusal.
     ((counted,),) = run.lab.sql("SELECT count(*) FROM messaging_sends WHERE attempts > 1")
     return Measured(

@@ -11,11 +11,12 @@ from devtools.bench import table
 from devtools.bench.goals import Figure
 from devtools.bench.lab import BenchFailed, Lab
 from devtools.bench.run import FAILED, about, outcome, say
-from devtools.profiles import blast_vs_otp, newcomer, otp_burst, product_flood, rate_storm, small_tenants
-from devtools.profiles.conditions import PROFILES, judged, missed, told
-from devtools.profiles.judge import NotMeasuredError
-from devtools.profiles.options import Options
-from devtools.profiles.scene import Measured, Run
+from devtools.k6 import blast_vs_otp, newcomer, otp_burst, product_flood, rate_storm, small_tenants
+from devtools.k6.conditions import PROFILES, judged, missed, told
+from devtools.k6.judge import NotMeasuredError
+from devtools.k6.options import Options
+from devtools.k6.program import program, version
+from devtools.k6.scene import Measured, Run
 
 RUNNERS: Mapping[str, Callable[[Run], Measured]] = {
     "blast-vs-otp": blast_vs_otp.profile,
@@ -32,11 +33,17 @@ def run(options: Options, console: Console | None = None) -> int:
     """The exit code (see `--help`)."""
     console = console or Console()
     figures: list[Figure] = []
+    ran = about(["devtools.k6", *_arguments(options)])
+    stamp = options.results.absolute() / time.strftime("%Y%m%d-%H%M%S")
 
     def all_of_them() -> None:
+        k6 = program()
+        ran["versions"] += f", k6 {version(k6)}"
+        options.results.mkdir(parents=True, exist_ok=True)
         with Lab(options.data_dir) as lab:
             for name in options.only:
-                figures.extend(_one(name, lab, options, console))
+                run = Run(lab, options.short, lambda text: say(console, f"  … {text}"), k6, str(stamp))
+                figures.extend(_one(name, run, console))
 
     code = outcome(all_of_them, "The profiles", options.data_dir, console)
     if figures:  # of those that ran, also if a later one did not
@@ -46,21 +53,20 @@ def run(options: Options, console: Console | None = None) -> int:
             console,
             f"{len(figures) - len(shown)} counts that must be 0 are 0: lost, doubled, on the wrong rail and so on.",
         )
-        options.results.mkdir(parents=True, exist_ok=True)
-        path = options.results / f"{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-        table.write_json(path, figures, about(["devtools.profiles", *_arguments(options)]))
-        say(console, f"The same as JSON lines: {path}")
+        path = stamp.with_suffix(".jsonl")
+        table.write_json(path, figures, ran)
+        say(console, f"The same as JSON lines: {path}; beside it, k6's own summaries.")
     return code or (FAILED if missed(figures) else 0)
 
 
-def _one(name: str, lab: Lab, options: Options, console: Console) -> list[Figure]:
+def _one(name: str, run: Run, console: Console) -> list[Figure]:
     say(console, f"{name}:")
     began = time.monotonic()
     try:
-        measured = RUNNERS[name](Run(lab, options.short, lambda text: say(console, f"  … {text}")))
+        measured = RUNNERS[name](run)
     except NotMeasuredError as error:
         raise BenchFailed(f"{name}: {error}") from error
-    figures = list(judged(name, measured.values, measured.ran, short=options.short))
+    figures = list(judged(name, measured.values, measured.ran, short=run.short))
     for figure in told(figures):
         table.show(figure, console)
     say(console, f"  ({time.monotonic() - began:.0f} s)")

@@ -5,29 +5,32 @@ A is the tenant that blasts (or floods) and sends codes, B only sends codes.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from devtools.bench.lab import BenchFailed, Lab
-from devtools.bench.planning import write_list
 from devtools.demo.evidence import spent_tokens
 from devtools.demo.figures import Evidence, Figures, LedgerBatch, LedgerSend, compute
-from devtools.demo.load import OtpLoad, Posted, refusals
-from devtools.demo.options import OTPS_PER_SECOND
 from devtools.demo.tenants import TENANTS, sender
-from devtools.profiles import judge
+from devtools.k6 import judge
+from devtools.k6.script import Posted, Script
 
 #: Requests a second that the provider takes.
 RATE = 10
 A, B = TENANTS
 #: Before anything is counted: connections, the first batch.
 WARM_SECONDS = 2.0
+#: Until k6 has uploaded a million and sent its first code.
+UPLOAD_SECONDS = 600.0
 _DRAIN_SECONDS = 30.0
 _MARK_SECONDS = 60.0
-_HTML = "<p>Dear {{ first_name }},</p><p>the spring list is here. Your code: <b>{{ code }}</b>.</p>"
+_SLUGS = {"A": A, "B": B}
 
 #: A blast's sends that nobody claimed, thousands or a million, say nothing: they were not promised to be gone by now.
 _SENDS = """
@@ -51,26 +54,23 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a profile gets. `short`: small numbers, a few seconds, counts only."""
+    """What a profile gets. `short`: small numbers, a few seconds, counts only. `results`: how its result files begin."""
 
     lab: Lab
     short: bool
     say: Say
+    k6: Path
+    results: str
 
     def size(self, full: int, short: int) -> int:
         return short if self.short else full
 
     def wait(self, seconds: float) -> None:
-        """Let the traffic go on, with a word each minute. Raises ProcessDied."""
-        began = time.monotonic()
-        marks = 1
-        while (gone := time.monotonic() - began) < seconds:
+        """Let the traffic go on. Raises ProcessDied."""
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
             self.lab.stack.check()
-            if gone >= marks * _MARK_SECONDS:
-                sent = self.lab.stack.sandbox.stats()["emails_accepted"]
-                self.say(f"{gone:.0f} of {seconds:.0f} s; the provider has {sent:,} e-mails")
-                marks += 1
-            time.sleep(min(1.0, seconds - gone))
+            time.sleep(min(1.0, left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,55 +83,85 @@ class Measured:
 
 @dataclass(slots=True)
 class Traffic:
-    """The two tenants' codes over HTTP, and whatever else was submitted, whose ids are written down here."""
+    """What is submitted, by k6 and here; the ids are written down."""
 
-    load: OtpLoad
+    run: Run
+    env: dict[str, str]  # for k6: where to, and the two tenants' keys
+    posted: list[Posted] = field(default_factory=list)
     submitted: dict[str, str] = field(default_factory=dict)  # send → tenant
-    bursts: set[str] = field(default_factory=set)
+    bursts: list[set[str]] = field(default_factory=list)
+    scripts: int = 0
+    failed_scripts: int = 0
+
+    def script(self, name: str, **settings: float | str) -> Script:
+        """A run of `k6/NAME.js`; with `keep` afterwards."""
+        self.scripts += 1
+        stack = self.run.lab.stack
+        return Script(
+            self.run.k6,
+            name,
+            logs=stack.data_dir / "logs",
+            env=self.env | {key: str(value) for key, value in settings.items()},
+            summary=Path(f"{self.run.results}-{name}{f'-{self.scripts}' if self.scripts > 1 else ''}.json"),
+        )
+
+    def keep(self, script: Script) -> None:
+        """Wait for its end and write down its calls. Raises ProcessDied."""
+        began, marks = time.monotonic(), 1
+
+        def meanwhile() -> None:
+            nonlocal marks
+            self.run.lab.stack.check()
+            if time.monotonic() - began >= marks * _MARK_SECONDS:
+                sent = self.run.lab.stack.sandbox.stats()["emails_accepted"]
+                self.run.say(f"{marks * _MARK_SECONDS:.0f} s; the provider has {sent:,} e-mails")
+                marks += 1
+
+        self.failed_scripts += not script.ended(meanwhile)
+        posted = [dataclasses.replace(p, tenant=_SLUGS.get(p.tenant, p.tenant)) for p in script.posted()]
+        self.posted += posted
+        self.submitted |= {p.send_id: p.tenant for p in posted if p.send_id is not None}
+        if burst := {p.send_id for p in posted if p.kind == "burst" and p.send_id is not None}:
+            self.bursts.append(burst)
+
+    def burst_at_once(self, tenant: str, codes: int) -> None:
+        """In one `submit_many`, by a process that is not the web."""
+        ids = self.submit(tenant, codes, "transactional")
+        self.bursts.append(ids)
+
+    def submit(self, tenant: str, sends: int, category: str) -> set[str]:
+        ids = set(self.run.lab.inside.call("submit", slug=tenant, sends=sends, category=category))
+        self.submitted |= dict.fromkeys(ids, tenant)
+        return ids
 
     def steady(self) -> set[str]:
-        """The ids of the codes that the schedule sent."""
-        return {p.send_id for p in self.load.posted() if p.send_id is not None} - self.bursts
+        """The ids of the codes that k6 sent at a constant rate."""
+        return {p.send_id for p in self.posted if p.kind == "steady" and p.send_id is not None}
 
 
 def open_scene(run: Run) -> Traffic:
-    """An empty system with a limit of `RATE`, both tenants, and codes that wait for `load.start()`."""
+    """An empty system with a limit of `RATE`, and both tenants."""
     run.lab.prepare(rate=RATE)
-    keys: dict[str, str] = json.loads(run.lab.stack.python("-m", "devtools.demo.tenants", str(RATE)))
-    return Traffic(OtpLoad(run.lab.stack.web_url, keys, per_second=OTPS_PER_SECOND))
+    stack = run.lab.stack
+    keys: dict[str, str] = json.loads(stack.python("-m", "devtools.demo.tenants", str(RATE)))
+    env = {"BASE_URL": stack.web_url, "SANDBOX_URL": stack.sandbox.url}
+    for name, slug in (("A", A), ("B", B)):
+        env |= {f"KEY_{name}": keys[slug], f"FROM_{name}": sender(slug)}
+    run.lab.ready()
+    return Traffic(run, env)
 
 
-def plan(run: Run, recipients: int) -> str:
-    """A's blast, planned by the command that an operator uses, with its progress; not launched. Its id."""
-    path = run.lab.stack.data_dir / "recipients.csv"
-    write_list(path, recipients)
-    run.say(f"planning a blast of {recipients:,}")
-    arguments = ("--from", sender(A), "--subject", "{{ first_name }}, our spring list", "--html-text", _HTML)
-    run.lab.stack.manage(
-        *("blast", "--tenant", A, "--csv", str(path), *arguments, "--no-launch"),
-        capture=False,
-        env={"LOG_LEVEL": "WARNING"},
-    )
-    path.unlink()
-    ((blast, planned),) = run.lab.sql("SELECT id::text, planned FROM messaging_blasts")
-    if planned != recipients:
-        raise BenchFailed(f"{planned:,} of {recipients:,} rows were planned.")
-    return str(blast)
-
-
-def burst_at_once(run: Run, traffic: Traffic, tenant: str, codes: int) -> set[str]:
-    """In one `submit_many`, by a process that is not the web; the ids."""
-    ids = set(run.lab.inside.call("submit", slug=tenant, sends=codes, category="transactional"))
-    traffic.submitted |= dict.fromkeys(ids, tenant)
-    traffic.bursts |= ids
-    return ids
-
-
-def burst_over_http(traffic: Traffic, tenant: str, codes: int) -> set[str]:
-    """Each a POST of its own; the ids of those that were answered 202 (others count as refused)."""
-    ids = {p.send_id for p in traffic.load.burst(tenant, codes) if p.send_id is not None}
-    traffic.bursts |= ids
-    return ids
+@contextmanager
+def many_tenants(run: Run, count: int, prefix: str) -> Iterator[Path]:
+    """So many tenants; the file with their keys, for `KEYS`."""
+    path = run.lab.stack.data_dir / "keys.json"
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    try:
+        path.write_text(run.lab.stack.python("-m", "devtools.k6.tenants", str(count), prefix))
+        yield path
+    finally:
+        path.unlink()
 
 
 def drain(run: Run, seconds: float = _DRAIN_SECONDS) -> int:
@@ -153,10 +183,10 @@ class Found:
     counts: dict[str, float]
 
 
-def find(run: Run, posted: Iterable[Posted] = (), submitted: dict[str, str] | None = None) -> Found:
+def find(traffic: Traffic) -> Found:
     """Wait for what is still on its way, then ask ledger, governor and provider. Nothing may be sent any more."""
-    still_open = drain(run)
-    lab, posted = run.lab, list(posted)
+    still_open = drain(traffic.run)
+    lab = traffic.run.lab
     ((planned, launched_at, rows),) = lab.sql(_BLASTS)
     log = [(line["tags"].get("send_id"), line["request"], line["accepted_at"]) for line in lab.stack.sandbox.log()]
     stats = lab.stack.sandbox.stats()
@@ -165,9 +195,9 @@ def find(run: Run, posted: Iterable[Posted] = (), submitted: dict[str, str] | No
         recipients=planned,
         rejected=0,
         launched_at=launched_at or 0.0,
-        submitted={p.send_id: p.tenant for p in posted if p.send_id is not None} | (submitted or {}),
-        refused=refusals(posted),
-        post_seconds=[p.seconds for p in posted],
+        submitted=traffic.submitted,
+        refused=Counter(p.answer for p in traffic.posted if p.send_id is None),
+        post_seconds=(),
         sends=[LedgerSend(*row) for row in lab.sql(_SENDS)],
         batches=[
             LedgerBatch(rail, state, tuple(ids), at, attempts) for rail, state, ids, at, attempts in lab.sql(_BATCHES)
@@ -179,4 +209,7 @@ def find(run: Run, posted: Iterable[Posted] = (), submitted: dict[str, str] | No
         accepting={request: at for _, request, at in log},
     )
     figures = compute(evidence)
-    return Found(evidence, figures, judge.counts(figures, rows_missing=planned - rows, still_open=still_open))
+    counts = judge.counts(
+        figures, rows_missing=planned - rows, still_open=still_open, failed_scripts=traffic.failed_scripts
+    )
+    return Found(evidence, figures, counts)

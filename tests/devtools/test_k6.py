@@ -1,4 +1,4 @@
-"""`make profiles ARGS=--short`: every profile on the whole system, with small numbers. Counts are judged, times are not."""
+"""`make k6 ARGS=--short`: every profile on the whole system, with small numbers. Counts are judged, times are not."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
+from devtools.k6.conditions import COUNTS, PROFILES
 from devtools.processes import CHECKOUT
-from devtools.profiles.conditions import COUNTS, PROFILES
 from tests.config.embedded.processes import Watch
+from tests.devtools.needs_k6 import needs_k6
 from tests.devtools.process_tree import descendants, naming
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [needs_k6, pytest.mark.process, pytest.mark.timeout(240)]
 
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "devtools.profiles", "--short", *flags),
+            *(sys.executable, "-m", "devtools.k6", "--short", *flags),
             *("--results", str(folder / "results"), "--data-dir", str(folder / "data")),
         ],
         cwd=CHECKOUT,
@@ -35,15 +36,19 @@ def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("profiles")
+    folder = tmp_path_factory.mktemp("k6")
     run = start(folder)
     output, _ = run.communicate(timeout=220)
     assert run.returncode == 0, output
     assert "drk_" not in output, "an API key is not for the terminal"
     assert not list((folder / "data").glob("services-*")), "the servers' data is left behind"
-    (results,) = (folder / "results").iterdir()
+    (results,) = (folder / "results").glob("*.jsonl")
+    for profile in PROFILES:
+        (summary,) = (folder / "results").glob(f"*-{profile}.json")
+        assert json.loads(summary.read_text())["metrics"]["checks"]["fails"] == 0
     about, *lines = [json.loads(line) for line in results.read_text().splitlines()]
-    assert about["run"]["command"].endswith("devtools.profiles --short")
+    assert about["run"]["command"].endswith("devtools.k6 --short")
+    assert "k6 1." in about["run"]["versions"]
     by_profile: dict[str, dict[str, Any]] = defaultdict(dict)
     for line in lines:
         by_profile[line["section"]][line["name"]] = line
@@ -88,6 +93,10 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
         if "measuring for" in line:
             break
     children = descendants(run.pid)
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
+    (k6,) = (command for command in commands if b"blast-vs-otp.js" in command)
+    assert b"--no-usage-report" in k6
+    assert not any(b"drk_" in command for command in commands), "other users can read a command line"
     servers = naming(tmp_path)
     assert len(children) >= 8
     assert servers

@@ -10,11 +10,11 @@ import pytest
 from devtools.bench.goals import Figure
 from devtools.bench.table import verdict
 from devtools.demo.figures import Evidence, LedgerSend, compute
-from devtools.profiles import judge
-from devtools.profiles.conditions import CONDITIONS, COUNTS, PROFILES, judged, missed, told
-from devtools.profiles.judge import Burst, NotMeasuredError
-from devtools.profiles.options import main, parse
-from devtools.profiles.run import RUNNERS
+from devtools.k6 import judge
+from devtools.k6.conditions import CONDITIONS, COUNTS, PROFILES, judged, missed, told
+from devtools.k6.judge import Burst, NotMeasuredError
+from devtools.k6.options import main, parse
+from devtools.k6.run import RUNNERS
 
 
 def code(pk: str, tenant: str, created: float, accepted: float | None) -> LedgerSend:
@@ -86,10 +86,11 @@ MARKETING_AMONG_CODES = LedgerSend("m", "acme", "marketing", "transactional", "s
         ("on the wrong rail", evidence([MARKETING_AMONG_CODES], [("m", 1)]), {}),
         ("requests past the governor", evidence(SENDS[:1], [("a1", 1)], requests=5, tokens=4), {}),
         ("still open", evidence(SENDS[:1], [("a1", 1)]), {"still_open": 1}),
+        ("k6 thresholds crossed", evidence(SENDS[:1], [("a1", 1)]), {"failed_scripts": 1}),
     ],
 )
 def test_each_thing_that_must_not_be_is_counted(count: str, found: Evidence, more: dict[str, int]) -> None:
-    counts = judge.counts(compute(found), **{"rows_missing": 0, "still_open": 0} | more)
+    counts = judge.counts(compute(found), **{"rows_missing": 0, "still_open": 0, "failed_scripts": 0} | more)
     assert counts[count] == 1
     assert counts.keys() == {condition.figure for condition in COUNTS}
 
