@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -62,6 +63,19 @@ def script(folder: Path, name: str = "otp-burst", **env: str) -> Script:
 
 def test_every_profile_has_its_script() -> None:
     assert {path.stem for path in FOLDER.glob("*.js")} == set(PROFILES)
+
+
+def test_every_script_and_setting_is_documented() -> None:
+    source = "".join(path.read_text() for path in FOLDER.rglob("*.js"))
+    settings = set(re.findall(r"(?:number|address)\('([A-Z_]+)'", source))
+    settings |= {f"{kind}_{name}" for kind in ("KEY", "FROM") for name in "AB"} | set(
+        re.findall(r"__ENV\.([A-Z]+)", source)
+    )
+    internal = {"RECORD", "TENANT"}
+    told = set(re.findall(r"`([A-Z_]+)`", readme := (FOLDER / "README.md").read_text()))
+    assert len(settings) >= 10
+    assert settings - internal == told - {"NAME", "PATH", "K6"}
+    assert {path.name for path in FOLDER.glob("*.js")} <= set(re.findall(r"`([\w-]+\.js)`", readme))
 
 
 def test_each_call_is_made_once_and_written_down(tmp_path: Path, api: tuple[type[Api], str]) -> None:
