@@ -18,8 +18,8 @@ What follows from a duplicate: of a job that is done, it is skipped; of one that
 `PATIENCE` seconds and then as a message of its own at the end of the queue; of one whose worker vanished, it takes over
 when the lease has run out, under a higher fence. Whoever is fenced out cannot commit.
 
-A batch is a job, too (`messaging.ledger`): it is finished, extended and taken over here. Only its row is written by the
-claim's own statement, together with the batch: one round trip less on the path of every send.
+A batch is a job, too (`messaging.ledger`): it is extended and taken over here. Only what every batch passes, claim and end,
+writes its row by statements of the ledger's own, together with the batch: two round trips less on the path of every send.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ RETURNING fence
 _IS_DONE = "SELECT done_at IS NOT NULL FROM core_processed_jobs WHERE job_key = %(key)s"
 _FINISH = """
 UPDATE core_processed_jobs SET done_at = clock_timestamp()
-WHERE job_key = %(key)s AND fence = coalesce(%(fence)s::bigint, fence) AND done_at IS NULL
+WHERE job_key = %(key)s AND fence = %(fence)s AND done_at IS NULL
 """
 _EXTEND = """
 UPDATE core_processed_jobs SET lease_until = clock_timestamp() + %(seconds)s * interval '1 second'
@@ -91,8 +91,8 @@ def begin(key: str, lease: float) -> int | None:
     return row[0] if row else None
 
 
-def finish(key: str, fence: int | None) -> bool:
-    """Done, in the transaction that writes the result. False: the fence is not ours any more (None: whoever's it is)."""
+def finish(key: str, fence: int) -> bool:
+    """Done, in the transaction that writes the result. False: the fence is not ours any more."""
     with ledger_cursor() as sql:
         return sql.run(_FINISH, {"key": key, "fence": fence}) == 1
 

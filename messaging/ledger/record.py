@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from core import jobs
 from core.db import ledger_cursor
 from messaging.lifecycle import OPEN_BATCH, BatchState, SendStatus, sources
 
@@ -23,6 +24,11 @@ class Failure:
     code: str
     detail: str = ""
     http_status: int | None = None
+
+
+def job_key(batch: UUID) -> str:
+    """A batch is a job (`core.jobs`); the statements of the ledger that write both write this key themselves."""
+    return f"batch:{batch}"
 
 
 def lock_for_return(blasts: Sequence[UUID]) -> None:
@@ -92,12 +98,7 @@ def keep_bound(batch: UUID, fence: int, next_try: float, why: Failure) -> bool:
     """
     with ledger_cursor() as sql:
         sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
-        mine = sql.run(
-            "UPDATE core_processed_jobs SET lease_until = clock_timestamp() + %(seconds)s * interval '1 second'"
-            " WHERE job_key = 'batch:' || %(batch)s::text AND fence = %(fence)s AND done_at IS NULL",
-            {"batch": batch, "fence": fence, "seconds": next_try},
-        )
-        if mine != 1:
+        if not jobs.extend(job_key(batch), fence, next_try):
             return False
         sql.run(
             "UPDATE messaging_batches SET state = 'unknown', http_status = %(http)s, error_code = %(code)s,"

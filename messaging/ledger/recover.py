@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from core import jobs
 from core.db import ledger_cursor
 from messaging.ledger.claim import LEASE, BoundSend
+from messaging.ledger.record import job_key
 from messaging.lifecycle import BatchState
 
 #: A provider forgets idempotency keys after 24 h (Resend); a repeat later than this could be a double.
@@ -31,11 +33,6 @@ class Recovered:
     too_late: bool
 
 
-_TAKE_OVER = """
-UPDATE core_processed_jobs SET fence = fence + 1, lease_until = clock_timestamp() + %(lease)s * interval '1 second'
-WHERE job_key = 'batch:' || %(batch)s::text AND done_at IS NULL AND lease_until <= clock_timestamp()
-RETURNING fence
-"""
 _MARK = """
 UPDATE messaging_batches SET state = 'unknown', attempts = attempts + 1
 WHERE id = %(batch)s AND state IN ('claimed', 'unknown')
@@ -57,8 +54,8 @@ def take_over(batch: UUID) -> Recovered | None:
     """
     with ledger_cursor() as sql:
         sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
-        job = sql.one(_TAKE_OVER, {"batch": batch, "lease": LEASE})
-        if job is None:
+        fence = jobs.begin(job_key(batch), LEASE)
+        if fence is None:
             return None
         row = sql.one(_MARK, {"batch": batch, "hours": REPLAY_HOURS})
         if row is None:
@@ -68,7 +65,7 @@ def take_over(batch: UUID) -> Recovered | None:
     by_id = {r[0]: BoundSend(r[0], r[1], r[2], r[3], r[4], bytes(r[5]), r[6], r[7]) for r in rows}
     return Recovered(
         id=batch,
-        fence=job[0],
+        fence=fence,
         attempts=attempts,
         digest=bytes(digest),
         idempotency_key=key,
