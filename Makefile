@@ -51,6 +51,6 @@ lock: ## requirements.lock anew from pyproject.toml
 clean: ## Delete what was made here, the development database too, except .venv
 	@if [ -x .venv/bin/python ] && .venv/bin/python -m config.embedded status >/dev/null 2>&1; then \
 		echo 'The embedded servers are in use. Stop the processes that use them first.' >&2; exit 1; fi
-	rm -rf .dev build dist demo-report.html
+	rm -rf .dev build dist demo-report.html k6/results
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -22,8 +22,6 @@ from devtools.demo.tenants import sender
 
 #: Requests in flight at most. At 4 codes a second, one thread would do while answers take less than 250 ms.
 _THREADS = 4
-#: As many as the web process has.
-_BURST_THREADS = 8
 _TIMEOUT_SECONDS = 10.0
 _HTML = "<p>Your code is <strong>{{ code }}</strong>.</p><p>It is valid for ten minutes. Nobody of us will ask you for it.</p>"
 
@@ -78,13 +76,6 @@ class OtpLoad:
             self._scheduler.join()
         self._pool.shutdown(cancel_futures=False)
 
-    def burst(self, tenant: str, codes: int) -> list[Posted]:
-        """So many codes of one tenant at once, each a POST of its own, beside the schedule and over connections of their
-        own; returns when all are answered. They are in `posted` too."""
-        with ThreadPoolExecutor(_BURST_THREADS, thread_name_prefix="burst") as pool:
-            due = time.monotonic()
-            return list(pool.map(lambda number: self._post(tenant, f"{number:06}", due), range(codes)))
-
     def posted(self) -> list[Posted]:
         with self._lock:
             return list(self._posted)
@@ -98,7 +89,7 @@ class OtpLoad:
             code = f"{self._codes.randrange(1_000_000):06}"
             self._pool.submit(self._post, slugs[tenant], code, started + after)
 
-    def _post(self, tenant: str, code: str, due: float) -> Posted:
+    def _post(self, tenant: str, code: str, due: float) -> None:
         send_id: str | None = None
         try:
             got = self._session().post(
@@ -119,10 +110,8 @@ class OtpLoad:
                 send_id = got.json()["id"]
         except (requests.RequestException, ValueError, KeyError) as error:
             answer = type(error).__name__  # counted as a refusal, and so a failure of the run
-        done = Posted(tenant, time.monotonic() - due, answer, send_id)
         with self._lock:
-            self._posted.append(done)
-        return done
+            self._posted.append(Posted(tenant, time.monotonic() - due, answer, send_id))
 
     def _session(self) -> requests.Session:
         if not hasattr(self._local, "session"):
