@@ -10,7 +10,7 @@ KEEP ?=
 LINT_ENV = DEBUG=1 DATABASE_URL=postgresql:///lint REDIS_URL=redis://localhost/0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench k6 demo dev test lint lock clean
+.PHONY: help setup bench chaos k6 demo dev test lint lock clean
 
 help: ## This list
 	@echo 'make TARGET [PYTHON=python3.12]'
@@ -27,6 +27,9 @@ bench: setup ## What it does per second and what a part of it costs; ARGS="--onl
 
 k6: setup ## Does the promise hold under load? Six kinds of traffic by k6, judged; ARGS="--only blast-vs-otp", "--short"
 	.venv/bin/python -m devtools.k6 $(ARGS)
+
+chaos: setup ## Everything killed and cut off while it sends: is each send sent once? ARGS="--seed 7", "--confirmation at-most-once"
+	.venv/bin/python -m devtools.chaos $(ARGS)
 
 dev: setup ## All processes of Procfile.dev, with the sandbox as provider, on http://127.0.0.1:8000
 	PATH="$$PWD/.venv/bin:$$PATH" RESEND_BASE_URL=http://127.0.0.1:8025 RESEND_API_KEY=re_sandbox \

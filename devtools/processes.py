@@ -233,6 +233,20 @@ class Supervisor:
         stop_seconds: float = STOP_SECONDS,
     ) -> Process:
         """Start `command`, with `env` on top of the supervisor's. `ready`: a pattern in its log (see `wait_ready`)."""
+        process = self.add(name, command, env=env, ready=ready, stop_seconds=stop_seconds)
+        process.start()
+        return process
+
+    def add(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        ready: str | None = None,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> Process:
+        """As `start`, for a process that is started later."""
         log = self.logs / f"{name}.log"
         log.write_bytes(b"")
         process = Process(
@@ -245,7 +259,6 @@ class Supervisor:
             stop_seconds=stop_seconds,
         )
         self.processes.append(process)
-        process.start()
         return process
 
     def run(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, capture: bool = True) -> str:

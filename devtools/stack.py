@@ -170,6 +170,13 @@ class Stack:
         """`stop`, `start`, `kill` or `restart` `postgres` or `redis`; only if the servers are the stack's own."""
         self._embedded(do, name)
 
+    def keeper_command(self, name: str) -> Process:
+        """A command to the keeper of the stack's own servers, for one who does not wait: not started yet, its last two words
+        are to be set. Raises StackError."""
+        if self._given:
+            raise StackError("The servers belong to somebody else.")
+        return self.supervisor.add(f"command-{name}", [sys.executable, "-m", "config.embedded", "status", name])
+
     # ------------------------------------------------------------------------------------------------ starting
 
     def _start_all(self) -> None:

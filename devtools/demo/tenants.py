@@ -18,9 +18,9 @@ def sender(slug: str) -> str:
     return f"{TENANTS[slug]} <hello@{slug}.example>"
 
 
-def set_up(rate: int) -> dict[str, str]:
-    from core.models import ApiKey, Tenant
-    from messaging.models import RateLimitBucket, SenderDomain
+def set_limits(rate: int) -> None:
+    """The provider's limit in requests/s, and limits of tenants above it."""
+    from messaging.models import RateLimitBucket
 
     # The rule for a limit of n requests/s; a tenant may use all of it, or `--rate` above 10 would change nothing.
     RateLimitBucket.objects.filter(provider="resend", scope="global", unit="request").update(
@@ -29,6 +29,13 @@ def set_up(rate: int) -> dict[str, str]:
     RateLimitBucket.objects.filter(provider="resend", scope="tenant", tenant=None).update(
         capacity=max(1000, 100 * rate), refill_per_second=max(1000, 100 * rate)
     )
+
+
+def set_up(rate: int) -> dict[str, str]:
+    from core.models import ApiKey, Tenant
+    from messaging.models import SenderDomain
+
+    set_limits(rate)
     keys: dict[str, str] = {}
     for slug, name in TENANTS.items():
         tenant = Tenant.objects.create(slug=slug, name=name)

@@ -91,6 +91,9 @@ class Sandbox:
     def clear_faults(self) -> None:
         self._call("DELETE", "faults")
 
+    def clear_fault(self, fault_id: int) -> None:
+        self._call("DELETE", "faults", params={"id": fault_id})
+
     def away(self, seconds: float) -> None:
         """Nothing listens for so long; these calls raise requests.ConnectionError meanwhile. It forgets nothing."""
         self._call("POST", "away", params={"seconds": seconds})

@@ -1,0 +1,3 @@
+from devtools.chaos.options import main
+
+raise SystemExit(main())
