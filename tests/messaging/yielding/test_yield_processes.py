@@ -15,10 +15,12 @@ from django.conf import settings
 from django.db import connection
 from redis import Redis
 
+from core import counters
 from core.governor import Governor
 from core.models import Tenant
 from devtools.stack import Stack, url_of
 from messaging.lanes import pause_tenant_lane, resume_tenant_lane
+from messaging.metrics.counted import SENDS
 from messaging.models import Batch
 from messaging.rails import Channel, Rail, queue_name
 from messaging.yielding.state import YieldState, yield_state
@@ -81,6 +83,10 @@ def _held(redis: Redis) -> int:
     return int(redis.hlen(f"{QUEUE}.msgs")) - int(redis.llen(QUEUE))
 
 
+def _accepted(redis: Redis) -> dict[str, float]:
+    return {labels[1]: slots[""] for labels, slots in counters.read(redis).get(SENDS.name, {}).items()}
+
+
 def _pids(stack: Stack) -> list[set[int]]:
     return [{worker.pid} | descendants(worker.pid) for worker in stack.workers("marketing")]
 
@@ -136,6 +142,8 @@ def test_marketing_yields_when_transactional_depth_crosses_the_threshold_and_res
     stats = stack.sandbox.stats()
     assert (stats["emails_accepted"], stats["send_ids"], stats["doubles"]) == (CODES + NEWS, CODES + NEWS, 0)
     assert set(Batch.objects.values_list("state", flat=True)) == {"accepted"}
+    # Four worker processes of two pools have counted it, each its own part.
+    _until(lambda: _accepted(redis) == {"transactional": CODES, "marketing": NEWS})
 
 
 def test_a_state_is_withdrawn_at_the_end_and_survives_a_restart_of_the_connection(stack: Stack, redis: Redis) -> None:
