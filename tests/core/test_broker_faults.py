@@ -101,9 +101,14 @@ def test_an_ack_that_fails_is_for_dramatiq_to_repeat(
         patch.setattr(broker, "do_ack", fails, raising=False)
         with pytest.raises(ConnectionClosed):
             consumer.ack(found)
-    consumer.ack(found)
+    following = consumer_of(broker)  # dramatiq repeats it after five seconds; meanwhile nobody takes it for lost
+    broker.gate(QUEUE).close()
+    assert next(following) is None
+    assert (held(redis, broker), waiting(redis)) == (1, 0)
+    following.ack(found)
     assert held(redis, broker) == redis.hlen(f"dramatiq:{QUEUE}.msgs") == 0
     consumer.close()
+    following.close()
 
 
 def test_a_lost_answer_to_a_fetch_strands_nothing(redis: Redis) -> None:
@@ -182,4 +187,23 @@ def test_what_could_not_be_given_back_is_found_by_the_next_consumer(
     assert next(following) is None
     assert (waiting(redis), held(redis, broker)) == (2, 1)
     following.ack(in_hand)
+    following.close()
+
+
+def test_what_the_work_queue_could_not_give_back_is_found_too(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = new_broker()
+    enqueue(broker)
+    consumer = consumer_of(broker)
+    handed_out = next(consumer)
+
+    def fails(*args: Any) -> None:
+        raise redis_py.ConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "do_requeue", fails, raising=False)
+        with pytest.raises(ConnectionClosed):
+            consumer.requeue([handed_out])
+    consumer.close()
+    following = consumer_of(broker)
+    assert next(following) is not None
     following.close()

@@ -108,7 +108,7 @@ def test_it_goes_on_after_ten_closings_with_full_hands(broker: RailBroker, redis
     jobs = Jobs(broker)
     gate = broker.gate(QUEUE)
     enqueue(broker, 50)
-    with working(broker, threads=2, prefetch=6):
+    with working(broker, threads=2, prefetch=6) as worker:
         for number in range(10):
             jobs.begin(2)
             until(lambda number=number: held(redis, broker) == 6)
@@ -121,6 +121,7 @@ def test_it_goes_on_after_ten_closings_with_full_hands(broker: RailBroker, redis
         jobs.end(30)
         until(lambda: redis.hlen(f"dramatiq:{QUEUE}.msgs") == 0)
         assert held(redis, broker) == waiting(redis) == 0
+        until(lambda: worker.work_queue.unfinished_tasks == 0)  # or Worker.join would wait for ever
 
 
 def test_a_closed_gate_leaves_the_other_queue_of_the_process_alone(broker: RailBroker, redis: Redis) -> None:

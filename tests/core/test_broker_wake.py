@@ -145,10 +145,13 @@ def test_a_consumer_that_took_all_it_could_passes_a_wake_on(redis: Redis) -> Non
             second.got.get(timeout=10)
 
 
-def test_an_acknowledged_message_makes_room_at_once(redis: Redis) -> None:
-    broker = new_broker()
+def test_an_acknowledged_message_makes_room_at_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.consumer._PAUSE_SECONDS", 1000.0)
+    broker = new_broker(heartbeat_timeout=100_000_000)
     enqueue(broker, 3)
-    with Loop(consumer_of(broker, prefetch=1)) as loop:
+    consumer = consumer_of(broker, prefetch=1)
+    consumer._rhythm = 1000.0
+    with Loop(consumer) as loop:
         for _ in range(3):
             found = loop.got.get(timeout=10)
             assert held(redis, broker) == 1
