@@ -117,7 +117,9 @@ def test_a_blast_that_cannot_be_made_ends_the_run(tmp_path: Path, api: tuple[typ
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_missing_key_is_named(name: str, tmp_path: Path) -> None:
+def test_a_missing_key_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_A", "drk_of_mine")  # only what a run is given is for it
+    monkeypatch.setenv("KEYS", os.devnull)
     wanted = "KEYS is missing" if name == "small-tenants" else "KEY_A is missing"
     with script(tmp_path, name) as run, pytest.raises(ProcessDied, match=wanted):
         run.ended(lambda: None)
