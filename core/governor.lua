@@ -48,7 +48,7 @@ end
 -- grow otherwise, and blocks not end, until it has caught up.
 if number('seen') > now then
   local back = number('seen') - now
-  for _, field in ipairs({'at', 'q_at', 'mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
+  for _, field in ipairs({'at', 'q_at', 'r_at', 'mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
     if number(field) > 0 then put_number(field, number(field) - back) end
   end
 end
@@ -72,10 +72,19 @@ local function global_level(bucket)
   return level(number('tokens'), number('at'), bucket[1], bucket[2])
 end
 
-local function quota_level(bucket)
-  if not state.q_tokens then return bucket[1] end
-  return level(number('q_tokens'), number('q_at'), bucket[1], bucket[2])
+-- The quota ('q') and the retry budget ('r'): full until something was taken.
+local function level_of(kind, bucket)
+  if not state[kind .. '_tokens'] then return bucket[1] end
+  return level(number(kind .. '_tokens'), number(kind .. '_at'), bucket[1], bucket[2])
 end
+
+local function put_level(kind, tokens)
+  put_number(kind .. '_tokens', tokens)
+  put_number(kind .. '_at', now)
+end
+
+-- A bucket that was not given is cjson.null, which is true in Lua.
+local function given(bucket) return bucket ~= cjson.null and bucket or nil end
 
 local function whole(tokens) return math.max(0, math.floor(tokens + HALF)) end
 
@@ -91,16 +100,28 @@ end
 
 redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', now_text)
 
+local REFUSALS = {transactional = 'refused_t', marketing = 'refused_m'}
+
 local function close_circuit()
-  for _, field in ipairs({'circuit', 'run', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
+  for _, field in ipairs({'circuit', 'circuit_rail', 'run', 'permit', 'probe_next', 'probe_last', 'refused_t', 'refused_m'}) do
+    put(field, '')
+  end
   for _, field in ipairs({'permit_until', 'probe_at', 'probe_n', 'opened'}) do put(field, '0') end
 end
 
-local function open_circuit(reason)
+-- With `rail`, for that rail alone.
+local function open_circuit(reason, rail)
   close_circuit()
   put('circuit', reason)
+  put('circuit_rail', rail or '')
   put_number('opened', now)
   put_number('probe_at', now + 0.5 + args.jitter / 2)
+end
+
+-- The reason for which the circuit is open for this caller's rail, or ''.
+local function circuit()
+  local rail = text('circuit_rail')
+  return (rail == '' or rail == args.rail) and text('circuit') or ''
 end
 
 ---------------------------------------------------------------------------------------------------------------- acquire
@@ -201,12 +222,12 @@ local function acquire()
   end
 
   -- 1 circuit
-  local probe = text('circuit') ~= ''
+  local probe = circuit() ~= ''
   if probe then
     if number('permit_until') > now then return wait(number('permit_until') - now, 'circuit') end
     local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
     local from = number('probe_at')
-    if (due and marketing) or (not due and args.batch == text('probe_last')) then
+    if (due and marketing and text('circuit_rail') == '') or (not due and args.batch == text('probe_last')) then
       from = from + 2 * args.grace
     elseif args.kind ~= preferred then
       from = from + args.grace
@@ -223,14 +244,21 @@ local function acquire()
   if marketing and number('mark') > now then return wait(number('mark') - now, 'transactional_waits') end
 
   -- 4 quota
-  local room, quota = args.max_batch, due and args.quota ~= cjson.null and args.quota or nil
+  local room, quota = probe and args.probe_batch or args.max_batch, due and given(args.quota) or nil
   local quota_tokens
   if quota then
     local reserve = marketing and quota[3] or 0
-    quota_tokens = quota_level(quota)
+    quota_tokens = level_of('q', quota)
     local free = whole(quota_tokens - reserve)
     if free < 1 then return wait((1 + reserve - quota_tokens) / quota[2], 'quota') end
     room = math.min(room, free)
+  end
+
+  -- 5 retry budget. A probe has a pace of its own.
+  local retry, retry_tokens = not probe and given(args.retry) or nil, nil
+  if retry then
+    retry_tokens = level_of('r', retry)
+    if whole(retry_tokens) < 1 then return wait((1 - retry_tokens) / retry[2], 'retries') end
   end
 
   local request = args.request
@@ -238,10 +266,10 @@ local function acquire()
     local missing = 1 + (marketing and request[3] or 0) - global_level(request)
     return missing > HALF and missing / request[2] or 0
   end
-  -- 6 for marketing: a refused call needs no look at its tenants, nothing of theirs would change.
+  -- 7 for marketing: a refused call needs no look at its tenants, nothing of theirs would change.
   if marketing and until_token() > 0 then return wait(until_token(), 'global') end
 
-  -- 5 tenants
+  -- 6 tenants
   local tenants = due and load_tenants(wants, marketing) or {}
   local by_priority, possible, shortest = {}, 0, nil
   for _, priority in ipairs(priorities) do by_priority[priority] = {} end
@@ -283,7 +311,7 @@ local function acquire()
     return wait(shortest or 1, 'tenant')
   end
 
-  -- 6 global token
+  -- 7 global token
   local seconds = until_token()
   if seconds > 0 then
     put_number('mark', now + math.min(MARK_HORIZON, seconds) + args.slack)
@@ -291,7 +319,7 @@ local function acquire()
     return wait(seconds, 'global')
   end
 
-  -- 7 split
+  -- 8 split
   local total = 0
   for _, priority in ipairs(priorities) do
     if total < room then
@@ -321,14 +349,12 @@ local function acquire()
     end
   end
 
-  -- 8 grant
+  -- 9 grant
   put_number('tokens', global_level(request) - 1)
   put_number('at', now)
   put('spent', string.format('%.0f', number('spent') + 1))
-  if quota then
-    put_number('q_tokens', quota_tokens - total)
-    put_number('q_at', now)
-  end
+  if quota then put_level('q', quota_tokens - total) end
+  if retry then put_level('r', retry_tokens - 1) end
   if not marketing and number('mark') > 0 then put('mark', '0') end
   store_tenants()
   redis.call('ZADD', flights_key, fixed(now + args.flight_ttl), args.grant)
@@ -351,11 +377,10 @@ local function give_back(request, quota)
       put_number('tokens', math.min(request[1], global_level(request) + 1))
       put_number('at', now)
     end
+    local retry = given(args.retry)
+    if retry then put_level('r', math.min(retry[1], level_of('r', retry) + 1)) end
   end
-  if quota and args.quota_back > 0 then
-    put_number('q_tokens', math.min(quota[1], quota_level(quota) + args.quota_back))
-    put_number('q_at', now)
-  end
+  if quota and args.quota_back > 0 then put_level('q', math.min(quota[1], level_of('q', quota) + args.quota_back)) end
   if #args.back == 0 then return end
   local ids, levels, fields = {}, {}, {}
   for i, entry in ipairs(args.back) do ids[i] = string.format('%.0f', entry[1]) end
@@ -382,19 +407,51 @@ local function count_failure()
   return batches + 1
 end
 
+-- How many tenants' contents were refused in a row, on this rail and with this code.
+local function count_refusal(tenant, code)
+  local field = REFUSALS[args.rail]
+  local tenants, known, first = -1, false, nil
+  for word in string.gmatch(text(field), '[^,]+') do
+    tenants = tenants + 1
+    known = known or (first and word == tenant)
+    first = first or word
+  end
+  if first ~= code then
+    put(field, code .. ',' .. tenant)
+    return 1
+  end
+  if known then return tenants end
+  put(field, text(field) .. ',' .. tenant)
+  return tenants + 1
+end
+
 local function settle()
   local request = args.request
-  local quota = args.quota ~= cjson.null and args.quota or nil
+  local quota = given(args.quota)
   local event = args.event
   local in_flight = redis.call('ZREM', flights_key, args.grant)
-  local was_open = text('circuit') ~= ''
+  local before, before_rail = text('circuit'), text('circuit_rail')
+  local was_open = before ~= ''
+  local was_wide = was_open and before_rail == ''
   local was_permit = text('permit') == args.grant
   if in_flight == 1 then give_back(request, quota) end
 
   if event == 'accepted' or event == 'answered' then
-    if event == 'accepted' then put('strikes', '0') end
+    if event == 'accepted' then
+      put('strikes', '0')
+      for _, field in pairs(REFUSALS) do
+        if text(field) ~= '' then put(field, '') end
+      end
+    end
     put('run', '')
     if was_open then close_circuit() end
+  elseif event == 'refused' then
+    put('run', '')
+    if was_open and before ~= 'refusing' then close_circuit() end
+    local refused = given(args.refused)
+    if refused and circuit() == '' and count_refusal(refused[1], refused[2]) >= 3 then
+      open_circuit('refusing', args.rail == 'marketing' and 'marketing' or '')
+    end
   elseif event == 'rate_limited' or event == 'quota' then
     local strikes = number('strikes') + 1
     local pause = args.retry_after
@@ -409,14 +466,14 @@ local function settle()
     put_number('at', number('blocked') - 1 / request[2] - HALF) -- rounded down: the token is there in time
     put('epoch', string.format('%.0f', number('epoch') + 1))
     put('run', '')
-    if was_open and text('circuit') ~= 'credential' then close_circuit() end
+    if before == 'unreachable' then close_circuit() end
   elseif event == 'failed' then
-    if not was_open and count_failure() >= 3 then open_circuit('unreachable') end
+    if not was_wide and count_failure() >= 3 then open_circuit('unreachable') end
   elseif event == 'credential' then
-    if not was_open then open_circuit('credential') end
+    if not was_wide then open_circuit('credential') end
   end
 
-  if was_open and text('circuit') ~= '' and was_permit then
+  if was_permit and text('permit') ~= '' then
     put('permit', '')
     put('permit_until', '0')
     if event ~= 'none' then
@@ -443,8 +500,9 @@ local function settle()
 
   flush()
   local is_open = text('circuit') ~= ''
+  local opened = is_open and (not was_open or text('circuit_rail') ~= before_rail)
   return {
-    in_flight, now_us, text('circuit'), (is_open and not was_open) and 1 or 0, (was_open and not is_open) and 1 or 0,
+    in_flight, now_us, circuit(), opened and 1 or 0, (was_open and not is_open) and 1 or 0,
     micros(math.max(0, number('blocked') - now)),
   }
 end

@@ -42,12 +42,21 @@ class Bucket:
         return [self.capacity, self.refill, self.reserve]
 
 
+#: Of the request rate, what repetitions may take: a provider that fails every other request must not fill its limit with them.
+RETRY_SHARE = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A provider's global buckets: requests, and its quota in sends if it has one."""
 
     request: Bucket
     quota: Bucket | None = None
+
+    @property
+    def retries(self) -> Bucket:
+        """Requests that repeat or search: one second's worth at once, then `RETRY_SHARE` of the rate."""
+        return Bucket(max(2.0, self.request.refill), RETRY_SHARE * self.request.refill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,7 @@ class Event(StrEnum):
 
     ACCEPTED = "accepted"
     ANSWERED = "answered"
+    REFUSED = "refused"
     RATE_LIMITED = "rate_limited"
     QUOTA = "quota"
     FAILED = "failed"
@@ -87,7 +97,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    circuit: str  # reason for which it is open now, or ""
+    circuit: str  # reason for which it is open now for the caller's rail, or ""
     opened: bool
     closed: bool
     blocked: float  # seconds
@@ -112,11 +122,14 @@ class Governor:
         max_batch: int,
         wants: Sequence[Want] = (),
         replay: bool = False,
+        retry: bool = False,
+        probe_batch: int | None = None,
     ) -> Decision:
         """One request token for `rail`, and with it sends of `wants` up to `max_batch`.
 
         `grant` is a new id for this call's grant; `batch` the batch it is for. With `replay`, a batch that was charged
         already goes out again: it takes a request token and no sends. Without it `wants` must not be empty.
+        `retry`: it repeats, or searches, and takes from the retry budget too. `probe_batch`: `max_batch` of a probe.
         """
         assert replay or wants, "nothing wanted"
         reply = self._call(
@@ -131,6 +144,8 @@ class Governor:
             grace=PROBE_GRACE,
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
+            retry=limits.retries.packed() if retry else None,
+            probe_batch=max_batch if probe_batch is None else probe_batch,
             wants=[[w.tenant, w.priority, w.sends, *w.bucket.packed()] for w in wants],
         )
         return Decision(
@@ -153,22 +168,27 @@ class Governor:
         *,
         grant: str,
         batch: str,
+        rail: str,
         event: Event,
         limits: Limits,
         epoch: int = -1,
         unused: bool = False,
+        retry: bool = False,
+        refused: tuple[int, str] | None = None,
         back: Sequence[tuple[int, int, float]] = (),
         retry_after: float | None = None,
         remaining: float | None = None,
     ) -> Settled:
         """Report `event` for a grant, and give back what was not used. Repeating it gives nothing back twice.
 
-        `back`: (tenant, sends, capacity of its bucket) not sent after all; `unused`: no request was made.
+        `back`: (tenant, sends, capacity of its bucket) not sent after all; `unused`: no request was made; `retry`: as in
+        `acquire`; `refused`: (tenant, code), if the request held nothing but contents of one tenant that nobody suspected.
         """
         reply = self._call(
             "settle",
             grant=grant,
             batch=batch,
+            rail=rail,
             event=event,
             epoch=epoch,
             unused=unused,
@@ -176,6 +196,8 @@ class Governor:
             quota_back=sum(sends for _, sends, _ in back),
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
+            retry=limits.retries.packed() if retry else None,
+            refused=[str(refused[0]), refused[1]] if refused else None,
             retry_after=retry_after,
             remaining=remaining,
             slack=HEADER_SLACK,

@@ -55,6 +55,7 @@ def _measure(governor: Governor, tenants: int, candidates: int, decisions: int) 
         governor.settle(
             grant=f"g{number}",
             batch=f"g{number}",
+            rail="marketing",
             event=Event.ACCEPTED,
             limits=wide,
             epoch=decision.epoch,

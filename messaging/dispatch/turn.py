@@ -292,6 +292,7 @@ def _settle(
         settled = line.governor.settle(
             grant=grant.id,
             batch=str(grant.batch),
+            rail=line.rail,
             event=event,
             limits=grant.limits,
             epoch=grant.decision.epoch,

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 #: Seconds for which a scrape is answered with the last one's figures: several scrapers, and curious ones, cost one.
 KEPT_SECONDS = 1.5
 #: Why a provider's circuit can be open.
-CIRCUIT_REASONS = ("unreachable", "credential")
+CIRCUIT_REASONS = ("unreachable", "credential", "refusing")
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:

@@ -16,6 +16,8 @@ class Acquire:
     wants: tuple[Want, ...] = ()
     replay: bool = False
     max_batch: int = 100
+    retry: bool = False
+    probe_batch: int | None = None
 
     @property
     def marketing(self) -> bool:
@@ -36,11 +38,18 @@ class Settle:
     batch: str
     event: Event
     limits: Limits
+    rail: str = "transactional"
     epoch: int = -1
     unused: bool = False
+    retry: bool = False
+    refused: tuple[int, str] | None = None
     back: tuple[tuple[int, int, float], ...] = ()
     retry_after: float | None = None
     remaining: int | None = None
+
+    @property
+    def marketing(self) -> bool:
+        return self.rail == "marketing"
 
     @property
     def stops(self) -> bool:

@@ -55,6 +55,7 @@ class Model:
 
     level: Level | None = None
     quota: Level | None = None
+    retries: Level | None = None
     tenants: dict[int, Level] = field(default_factory=dict)
     tenant_marks: dict[int, float] = field(default_factory=dict)
     flights: dict[str, float] = field(default_factory=dict)
@@ -66,7 +67,9 @@ class Model:
     epoch: int = 0
     spent: int = 0
     run: tuple[str, ...] = ()
+    refused: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rail → code, tenants
     circuit: str = ""
+    circuit_rail: str = ""
     opened: float = 0.0
     probe_at: float = 0.0
     probe_n: int = 0
@@ -81,6 +84,12 @@ class Model:
 
     def quota_level(self, bucket: Bucket, now: float) -> float:
         return self.quota.now(bucket, now) if self.quota else bucket.capacity
+
+    def retry_level(self, bucket: Bucket, now: float) -> float:
+        return self.retries.now(bucket, now) if self.retries else bucket.capacity
+
+    def circuit_for(self, rail: str) -> str:
+        return self.circuit if self.circuit_rail in ("", rail) else ""
 
     def tenant_level(self, want: Want, now: float) -> float:
         return self.tenants.get(want.tenant, Level(want.bucket.capacity, now)).now(want.bucket, now)
@@ -98,7 +107,8 @@ class Model:
             none = (0,) * len(call.wants)
             return Decision(False, wait, reason, self.epoch, False, none, tuple(starved), self.cursors_of(call))
 
-        if self.circuit and (wait := self.until_probe(call, now)) > 0:
+        probe = bool(self.circuit_for(call.rail))
+        if probe and (wait := self.until_probe(call, now)) > 0:
             return refuse(wait, "circuit")
         if self.blocked > now:
             if not call.replay and not call.marketing:
@@ -107,11 +117,17 @@ class Model:
         if call.marketing and self.mark > now:
             return refuse(self.mark - now, "transactional_waits")
         room, quota = call.max_batch, call.limits.quota
+        if probe and call.probe_batch is not None:
+            room = call.probe_batch
         if quota and not call.replay:
             missing = 1 + call.reserve(quota) - self.quota_level(quota, now)
             if missing > HALF:
                 return refuse(missing / quota.refill, "quota")
             room = min(room, whole(1 - missing))
+        if call.retry and not probe:
+            missing = 1 - self.retry_level(call.limits.retries, now)
+            if missing > HALF:
+                return refuse(missing / call.limits.retries.refill, "retries")
         if call.marketing and (wait := self.until_token(call, now)) > 0:
             return refuse(wait, "global")
         demands = self.demands(call, now, starved)
@@ -121,9 +137,9 @@ class Model:
             self.mark = fixed(now + min(MARK_HORIZON, wait) + MARK_SLACK)
             return refuse(wait, "global")
         shares = self.split(call.wants, demands, room)
-        self.spend(call, shares, now)
+        self.spend(call, shares, now, probe)
         cursors = self.cursors_of(call)
-        return Decision(True, 0.0, "", self.epoch, bool(self.circuit), tuple(shares), tuple(starved), cursors)
+        return Decision(True, 0.0, "", self.epoch, probe, tuple(shares), tuple(starved), cursors)
 
     def cursors_of(self, call: Acquire) -> dict[int, int]:
         return {want.priority: self.cursors.get(want.priority, 0) for want in call.wants}
@@ -132,7 +148,7 @@ class Model:
         if self.permit_until > now:
             return self.permit_until - now
         graces = 0 if (self.probe_next or "due") == ("replay" if call.replay else "due") else 1
-        if call.batch == self.probe_last if call.replay else call.marketing:
+        if call.batch == self.probe_last if call.replay else call.marketing and not self.circuit_rail:
             graces = 2
         return self.probe_at + graces * PROBE_GRACE - now
 
@@ -172,12 +188,14 @@ class Model:
                 self.cursors[priority] = wants[ring[last]].tenant
         return shares
 
-    def spend(self, call: Acquire, shares: Sequence[int], now: float) -> None:
+    def spend(self, call: Acquire, shares: Sequence[int], now: float, probe: bool) -> None:
         self.level = Level(fixed(self.global_level(call.limits.request, now) - 1), now)
         self.spent += 1
         self.flights[call.grant] = until = fixed(now + FLIGHT_TTL)
         if call.limits.quota and not call.replay:
             self.quota = Level(fixed(self.quota_level(call.limits.quota, now) - sum(shares)), now)
+        if call.retry and not probe:
+            self.retries = Level(fixed(self.retry_level(call.limits.retries, now) - 1), now)
         for tenant in {want.tenant for want in call.wants}:
             own = [(want, share) for want, share in zip(call.wants, shares, strict=True) if want.tenant == tenant]
             if taken := sum(share for _, share in own):
@@ -186,7 +204,7 @@ class Model:
                 self.tenant_marks.pop(tenant, None)
         if not call.marketing:
             self.mark = 0.0
-        if self.circuit:
+        if probe:
             self.permit, self.permit_until = call.grant, until
             self.probe_last, self.probe_next = call.batch, "due" if call.replay else "replay"
 
@@ -196,12 +214,14 @@ class Model:
         self.forget(now)
         if self.flights.pop(call.grant, None) is not None:
             self.give_back(call, now)
-        opens, closes = self.opens(call), self.closes(call)
+        closes = self.closes(call)
+        if closes:
+            self.turn_circuit("")
+        opens = self.opens(call)
         self.count(call, now, jitter)
-        if opens or closes:
-            self.circuit, self.run, self.probe_n, self.probe_next, self.probe_last = opens, (), 0, "", ""
-            self.permit, self.permit_until = "", 0.0
-            self.opened, self.probe_at = (now, fixed(now + 0.5 + jitter / 2)) if opens else (0.0, 0.0)
+        if opens:
+            self.turn_circuit(opens, "marketing" if opens == "refusing" and call.marketing else "")
+            self.opened, self.probe_at = now, fixed(now + 0.5 + jitter / 2)
         elif self.circuit and self.permit == call.grant:
             self.permit, self.permit_until = "", 0.0
             if call.event != Event.NONE:
@@ -215,7 +235,7 @@ class Model:
             elif level > free:
                 late = HEADER_SLACK * call.limits.request.refill
                 self.level = Level(fixed(max(free, level - late)), now)
-        return Settled(self.circuit, bool(opens), closes, max(0.0, self.blocked - now))
+        return Settled(self.circuit_for(call.rail), bool(opens), closes, max(0.0, self.blocked - now))
 
     def late(self, seconds: float, bucket: Bucket, now: float) -> None:
         self.forget(now)
@@ -227,32 +247,55 @@ class Model:
             self.spent -= 1
             if call.epoch == self.epoch:
                 self.level = Level(fixed(min(request.capacity, self.global_level(request, now) + 1)), now)
+            if call.retry:
+                budget = call.limits.retries
+                self.retries = Level(fixed(min(budget.capacity, self.retry_level(budget, now) + 1)), now)
         if quota and sends_back:
             self.quota = Level(fixed(min(quota.capacity, self.quota_level(quota, now) + sends_back)), now)
         for tenant, sends, capacity in call.back:
             if level := self.tenants.get(tenant):
                 self.tenants[tenant] = replace(level, tokens=min(capacity, level.tokens + sends))
 
+    def turn_circuit(self, reason: str, rail: str = "") -> None:
+        self.circuit, self.circuit_rail, self.run, self.refused = reason, rail, (), {}
+        self.permit, self.probe_next, self.probe_last = "", "", ""
+        self.opened, self.probe_at, self.probe_n, self.permit_until = 0.0, 0.0, 0, 0.0
+
     def opens(self, call: Settle) -> str:
-        if self.circuit:
-            return ""
+        """A circuit that is open for one rail may still open for both."""
+        wide = self.circuit and not self.circuit_rail
         if call.event == Event.FAILED:
-            return "unreachable" if len({*self.run, call.batch}) == 3 else ""
-        return "credential" if call.event == Event.CREDENTIAL else ""
+            return "unreachable" if not wide and len({*self.run, call.batch}) == 3 else ""
+        if call.event == Event.REFUSED and call.refused and not self.circuit_for(call.rail):
+            return "refusing" if len(self.refusals(call)) == 4 else ""
+        return "credential" if call.event == Event.CREDENTIAL and not wide else ""
+
+    def refusals(self, call: Settle) -> tuple[str, ...]:
+        """The run of refusals of this rail with this one: its code, then the tenants."""
+        assert call.refused
+        tenant, code = str(call.refused[0]), call.refused[1]
+        run = self.refused.get(call.rail, ())
+        if run[:1] != (code,):
+            return (code, tenant)
+        return run if tenant in run[1:] else (*run, tenant)
 
     def closes(self, call: Settle) -> bool:
         if call.stops:
-            return self.circuit not in ("", "credential")
+            return self.circuit == "unreachable"
+        if call.event == Event.REFUSED:
+            return self.circuit not in ("", "refusing")
         return self.circuit != "" and call.event in (Event.ACCEPTED, Event.ANSWERED)
 
     def count(self, call: Settle, now: float, jitter: float) -> None:
         """What the event does to the run of failures, the strikes and the block."""
-        if call.event == Event.FAILED and not self.circuit and call.batch not in self.run:
+        if call.event == Event.FAILED and (not self.circuit or self.circuit_rail) and call.batch not in self.run:
             self.run = (*self.run, call.batch)
-        if call.stops or call.event in (Event.ACCEPTED, Event.ANSWERED):
+        if call.stops or call.event in (Event.ACCEPTED, Event.ANSWERED, Event.REFUSED):
             self.run = ()
+        if call.event == Event.REFUSED and call.refused and not self.circuit_for(call.rail):
+            self.refused = self.refused | {call.rail: self.refusals(call)}
         if call.event == Event.ACCEPTED:
-            self.strikes = 0
+            self.strikes, self.refused = 0, {}
         if call.stops:
             self.strikes += 1
             pause = min(60.0, 2.0 ** (self.strikes - 1)) * (1 + jitter) / 2

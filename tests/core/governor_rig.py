@@ -17,7 +17,7 @@ SCRIPT = Path(core.governor.__file__).with_name("governor.lua").read_text()
 CLOCK = "redis.call('TIME')"
 assert SCRIPT.count(CLOCK) == 1, "the governor must read its clock in exactly one place"
 
-TEXTS = ("blocked_why", "circuit", "probe_next", "probe_last", "permit", "run")
+TEXTS = ("blocked_why", "circuit", "circuit_rail", "probe_next", "probe_last", "permit", "run")
 NUMBERS = ("mark", "blocked", "strikes", "epoch", "spent", "opened", "probe_at", "probe_n", "permit_until")
 #: The last decimal that is kept, and what a double loses on a time since the epoch.
 NEAR = 0.000_002
@@ -61,10 +61,20 @@ class TimedGovernor(Governor):
     def grant(self) -> str:
         return f"grant-{self.asked}"
 
-    def ask(self, rail: str, *wants: Want, batch: str = "", replay: bool = False, max_batch: int = 100) -> Decision:
+    def ask(
+        self,
+        rail: str,
+        *wants: Want,
+        batch: str = "",
+        replay: bool = False,
+        max_batch: int = 100,
+        retry: bool = False,
+        probe_batch: int | None = None,
+    ) -> Decision:
         self.asked += 1
         wants = () if replay else wants or (want(),)
-        return Acquire(self.grant, batch or self.grant, rail, self.limits, wants, replay, max_batch).to(self)
+        call = Acquire(self.grant, batch or self.grant, rail, self.limits, wants, replay, max_batch, retry, probe_batch)
+        return call.to(self)
 
     def transactional(self, *wants: Want) -> Decision:
         return self.ask("transactional", *wants)
@@ -111,6 +121,9 @@ def assert_same_state(governor: TimedGovernor, model: Model) -> None:
         assert abs(float(state.get(name, 0)) - getattr(model, name)) < NEAR, name
     _assert_same_level(state, "tokens", "at", model.level)
     _assert_same_level(state, "q_tokens", "q_at", model.quota)
+    _assert_same_level(state, "r_tokens", "r_at", model.retries)
+    for rail, name in (("transactional", "refused_t"), ("marketing", "refused_m")):
+        assert state.get(name, "") == ",".join(model.refused.get(rail, ())), name
     cursors = {int(name.removeprefix("cursor:")): int(tenant) for name, tenant in state.items() if "cursor:" in name}
     assert cursors == model.cursors
     flights = governor.flights()

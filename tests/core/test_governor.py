@@ -38,7 +38,7 @@ RAILS = st.sampled_from(["transactional", "marketing"])
 #: Few batches, so that the same ones come again.
 BATCHES = st.sampled_from([f"batch-{n}" for n in range(4)])
 #: Failures are what takes several calls in a row to matter.
-EVENTS = st.sampled_from([Event.FAILED, *Event])
+EVENTS = st.sampled_from([Event.FAILED, Event.REFUSED, Event.REFUSED, *Event])
 STEPS = st.one_of(
     st.just(0),
     st.integers(1, 2_000),
@@ -91,9 +91,17 @@ class GovernorMachine(RuleBasedStateMachine):
     def reconfigure(self, limits: Limits, buckets: tuple[Bucket, ...]) -> None:
         self.configure(limits, buckets)
 
-    @rule(rail=RAILS, wants=SMALL_WANTS, max_batch=st.sampled_from([1, 5, 10, 100]))
-    def ask(self, rail: str, wants: list[tuple[int, int, int]], max_batch: int) -> None:
-        self.ask_for(rail, wants=self.wants(wants), max_batch=max_batch)
+    @rule(
+        rail=RAILS,
+        wants=SMALL_WANTS,
+        max_batch=st.sampled_from([1, 5, 10, 100]),
+        retry=st.booleans(),
+        probe_batch=st.none() | st.just(1),
+    )
+    def ask(
+        self, rail: str, wants: list[tuple[int, int, int]], max_batch: int, retry: bool, probe_batch: int | None
+    ) -> None:
+        self.ask_for(rail, wants=self.wants(wants), max_batch=max_batch, retry=retry, probe_batch=probe_batch)
 
     @rule(
         rail=RAILS,
@@ -108,7 +116,7 @@ class GovernorMachine(RuleBasedStateMachine):
 
     @rule(rail=RAILS, batch=BATCHES)
     def ask_for_a_replay(self, rail: str, batch: str) -> None:
-        self.ask_for(rail, batch=batch, replay=True)
+        self.ask_for(rail, batch=batch, replay=True, retry=True)
 
     @precondition(lambda self: self.granted)
     @rule(
@@ -121,6 +129,7 @@ class GovernorMachine(RuleBasedStateMachine):
         remaining=st.none() | st.integers(0, 12),
         jitter=st.floats(0, 1).map(lambda value: round(value, 3)),
         old_limits=st.booleans(),
+        refused=st.none() | st.tuples(st.integers(1, 4), st.sampled_from(["invalid", "invalid", "too_large"])),
     )
     def settle(
         self,
@@ -133,6 +142,7 @@ class GovernorMachine(RuleBasedStateMachine):
         remaining: int | None,
         jitter: float,
         old_limits: bool,
+        refused: tuple[int, str] | None,
     ) -> None:
         call, decision = self.granted[which % len(self.granted)]
         back = tuple(
@@ -146,6 +156,9 @@ class GovernorMachine(RuleBasedStateMachine):
             batch=batch or call.batch,
             event=event,
             limits=call.limits if old_limits else self.limits,
+            rail=call.rail,
+            retry=call.retry,
+            refused=refused,
             epoch=decision.epoch,
             unused=unused,
             back=back,

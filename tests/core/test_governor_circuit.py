@@ -3,7 +3,7 @@
 import pytest
 
 from core.governor import FLIGHT_TTL, PROBE_GRACE, Bucket, Event, Limits, Settled
-from tests.core.governor_rig import TimedGovernor, about
+from tests.core.governor_rig import TimedGovernor, about, want
 
 #: With the middle jitter, the first probe comes 0.75 s after opening.
 FIRST_PROBE = 0.75
@@ -238,3 +238,148 @@ def test_a_refused_key_is_in_order_again_when_the_provider_answers_for_it(
     assert governor.transactional().probe
     settled = governor.report(event, retry_after=1)
     assert (settled.closed, settled.circuit) == (closes, "" if closes else "credential")
+
+
+# Contents that are refused
+
+
+def refuse(governor: TimedGovernor, *tenants: int, rail: str = "transactional", code: str = "invalid") -> Settled:
+    for tenant in tenants:
+        assert governor.ask(rail).granted
+        settled = governor.report(Event.REFUSED, rail=rail, refused=(tenant, code))
+        governor.advance(0.1)
+    return settled
+
+
+@pytest.mark.parametrize("rail", ["transactional", "marketing"])
+def test_three_tenants_whose_contents_are_refused_alike_open_it(governor: TimedGovernor, rail: str) -> None:
+    assert refuse(governor, 1, 2, 1, 2, rail=rail).circuit == ""
+    settled = refuse(governor, 3, rail=rail)
+    assert (settled.circuit, settled.opened) == ("refusing", True)
+    assert wait(governor, rail) > 0
+
+
+def test_refusals_with_different_codes_are_the_contents_own(governor: TimedGovernor) -> None:
+    refuse(governor, 1, 2)
+    refuse(governor, 3, code="too_large")
+    assert refuse(governor, 4, 5).circuit == ""
+    assert refuse(governor, 6).circuit == "refusing"
+
+
+@pytest.mark.parametrize("rail", ["transactional", "marketing"])
+def test_an_acceptance_on_either_rail_between_refusals_keeps_it_closed(governor: TimedGovernor, rail: str) -> None:
+    refuse(governor, 1, 2)
+    governor.ask(rail)
+    governor.report(Event.ACCEPTED, rail=rail)
+    governor.advance(0.1)
+    assert refuse(governor, 3, 4).circuit == ""
+
+
+def test_a_refusal_of_a_mixed_or_suspected_request_says_nothing(governor: TimedGovernor) -> None:
+    refuse(governor, 1, 2)
+    governor.transactional()
+    governor.report(Event.REFUSED)
+    governor.advance(0.1)
+    assert refuse(governor, 1).circuit == ""
+
+
+def test_marketing_contents_never_close_the_transactional_rail(governor: TimedGovernor) -> None:
+    refuse(governor, 1, 2, 3, rail="marketing")
+    decision = governor.transactional()
+    assert (decision.granted, decision.probe) == (True, False)
+    settled = governor.report(Event.REFUSED)
+    assert settled.circuit == "", "the transactional rail does not see it"
+    governor.advance(0.1)
+    assert governor.state()["circuit_rail"] == "marketing"
+    governor.transactional()
+    assert governor.report(Event.ACCEPTED).closed, "the provider takes something"
+
+
+def test_marketing_contents_and_codes_are_counted_apart(governor: TimedGovernor) -> None:
+    refuse(governor, 1, 2, rail="marketing")
+    assert refuse(governor, 3).circuit == ""
+    assert refuse(governor, 4).circuit == ""
+    assert refuse(governor, 5).circuit == "refusing"
+    assert governor.state()["circuit_rail"] == ""
+
+
+def test_marketing_s_circuit_gives_way_to_one_for_both_rails(governor: TimedGovernor) -> None:
+    refuse(governor, 1, 2, 3, rail="marketing")
+    settled = fail(governor, "a", "b", "c")
+    assert (settled.circuit, settled.opened) == ("unreachable", True)
+    assert governor.state()["circuit_rail"] == ""
+
+
+def test_marketing_probes_its_own_circuit_as_soon_as_it_may(governor: TimedGovernor) -> None:
+    refuse(governor, 1, 2, 3, rail="marketing")
+    governor.us -= 100_000
+    assert wait(governor, "marketing") == about(FIRST_PROBE)
+    governor.advance(FIRST_PROBE)
+    assert governor.marketing().probe
+    settled = governor.report(Event.REFUSED, rail="marketing", refused=(4, "invalid"))
+    assert (settled.circuit, settled.closed) == ("refusing", False)
+
+
+@pytest.mark.parametrize(
+    ("event", "closes"), [(Event.ACCEPTED, True), (Event.REFUSED, False), (Event.RATE_LIMITED, False)]
+)
+def test_what_refuses_everybody_is_over_with_an_acceptance(governor: TimedGovernor, event: Event, closes: bool) -> None:
+    refuse(governor, 1, 2, 3)
+    governor.advance(FIRST_PROBE)
+    assert governor.transactional().probe
+    assert governor.report(event, retry_after=1, refused=(9, "invalid")).closed is closes
+
+
+def test_a_refusal_closes_a_circuit_that_was_open_because_nobody_answered(broken: TimedGovernor) -> None:
+    broken.advance(FIRST_PROBE)
+    broken.transactional()
+    assert broken.report(Event.REFUSED, refused=(1, "invalid")).closed
+
+
+# Probes of providers that cannot be asked, and repetitions
+
+
+def test_a_probe_of_a_provider_without_confirmation_is_one_send(broken: TimedGovernor) -> None:
+    broken.advance(FIRST_PROBE)
+    probe = broken.ask("transactional", want(sends=50), probe_batch=1)
+    assert (probe.probe, probe.shares) == (True, (1,))
+    broken.report(Event.ACCEPTED)
+    broken.advance(0.1)
+    assert broken.ask("transactional", want(sends=50), probe_batch=1).shares == (50,)
+
+
+def test_repetitions_take_a_fifth_of_the_rate_and_leave_the_rest_to_new_work(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(1, 10))
+    repeated = new = 0
+    for _ in range(600):  # a minute, in which both always want the next token
+        if governor.ask("transactional", replay=True, retry=True, batch="x").granted:
+            repeated += 1
+        else:
+            new += governor.transactional().granted
+        governor.advance(0.1)
+    assert repeated + new == 600
+    assert repeated == 10 + 2 * 60 - 1, "what is there at first, and two a second"
+
+
+def test_a_used_up_retry_budget_says_so_and_for_how_long(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(100, 10))
+    governor.ask("transactional")
+    governor.advance(60)
+    while (refused := governor.ask("transactional", replay=True, retry=True)).granted:
+        pass
+    assert (refused.reason, refused.wait) == ("retries", about(0.5))
+    assert governor.ask("transactional").granted
+    governor.advance(0.5)
+    assert governor.ask("transactional", replay=True, retry=True).granted
+
+
+def test_a_repetition_that_was_not_made_gives_its_part_of_the_budget_back(governor: TimedGovernor) -> None:
+    decision = governor.ask("transactional", replay=True, retry=True)
+    governor.report(Event.NONE, epoch=decision.epoch, unused=True, retry=True)
+    assert float(governor.state()["r_tokens"]) == 10
+
+
+def test_a_probe_takes_nothing_from_the_retry_budget(broken: TimedGovernor) -> None:
+    broken.advance(60)
+    assert broken.ask("transactional", replay=True, retry=True, batch="x").probe
+    assert "r_tokens" not in broken.state()

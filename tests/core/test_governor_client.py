@@ -49,7 +49,7 @@ def test_a_redis_that_forgot_its_scripts_is_given_them_again(redis: Redis) -> No
     governor = Governor(redis, "resend")
     assert ask(governor)
     redis.script_flush()
-    governor.settle(grant="g", batch="b", event=Event.ACCEPTED, limits=LIMITS)
+    governor.settle(grant="g", batch="b", rail="transactional", event=Event.ACCEPTED, limits=LIMITS)
     redis.script_flush()
     assert not ask(governor, "g2")
 
@@ -62,7 +62,7 @@ def test_a_redis_that_is_away_raises() -> None:
         with pytest.raises(redis_module.RedisError):
             ask(governor)
         with pytest.raises(redis_module.RedisError):
-            governor.settle(grant="g", batch="b", event=Event.NONE, limits=LIMITS)
+            governor.settle(grant="g", batch="b", rail="transactional", event=Event.NONE, limits=LIMITS)
         with pytest.raises(redis_module.RedisError):
             governor.spent()
 
@@ -87,9 +87,11 @@ def test_ids_may_hold_any_character(redis: Redis, odd: str) -> None:
     assert ask(governor, odd, odd)
     limits = Limits(Bucket(1, 1_000_000))
     for _ in range(3):
-        assert governor.settle(grant=odd, batch=odd, event=Event.FAILED, limits=limits).circuit == "", "one batch"
-    governor.settle(grant="x", batch="x", event=Event.FAILED, limits=limits)
-    assert governor.settle(grant="y", batch="y", event=Event.FAILED, limits=limits).opened
+        assert (
+            governor.settle(grant=odd, batch=odd, rail="transactional", event=Event.FAILED, limits=limits).circuit == ""
+        ), "one batch"
+    governor.settle(grant="x", batch="x", rail="transactional", event=Event.FAILED, limits=limits)
+    assert governor.settle(grant="y", batch="y", rail="transactional", event=Event.FAILED, limits=limits).opened
     assert redis.zcard(governor.keys[2]) == 0
 
 
