@@ -9,6 +9,12 @@ from random import Random
 
 #: A batch's lease, and more: who is frozen for so long finds that another worker has taken its batch over.
 FROZEN_SECONDS = 34.0
+FROZEN = "worker-frozen"
+_DISTURBING = ("postgres-crashed", "postgres-restarted", "outage")
+#: For freezing and for thawing.
+_AROUND_SECONDS = 10.0
+#: Draws until one is undisturbed; in a short run none is.
+_TRIES = 100
 #: A run of so many minutes has each kind as often, and for as long, as the table says.
 FULL_MINUTES = 5.0
 #: The first fault, from the begin of the load: by then something flows.
@@ -72,8 +78,20 @@ class Planned:
 
 
 def plan(seed: int, minutes: float, window: float) -> list[Planned]:
-    """All kinds at least once; the last one ends about `window` seconds after the begin of the load."""
+    """All kinds at least once; the last one ends about `window` seconds after the begin of the load.
+
+    A frozen worker shall wake up with its connections whole and find its batch taken over: if there is room for it, neither
+    PostgreSQL nor the provider is gone meanwhile.
+    """
     random = Random(seed)
+    for _ in range(_TRIES):
+        planned = _draw(random, minutes, window)
+        if not _disturbed(planned):
+            break
+    return planned
+
+
+def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
     scale = min(1.0, minutes / FULL_MINUTES)
     stopping = [
         (kind, max(_LEAST_SECONDS, kind.seconds * scale) * random.uniform(0.7, 1.3))
@@ -85,9 +103,15 @@ def plan(seed: int, minutes: float, window: float) -> list[Planned]:
     found = list(_in_turn(stopping, window - FIRST, random))
     for kind in KINDS.values():
         if not kind.stops:
-            seconds = kind.seconds if kind.name == "worker-frozen" else kind.seconds * scale
+            seconds = kind.seconds if kind.name == FROZEN else kind.seconds * scale
             found.append(Planned(FIRST + random.uniform(0, max(0.0, window - FIRST - seconds)), kind, seconds))
     return sorted(found, key=lambda planned: planned.at)
+
+
+def _disturbed(planned: Sequence[Planned]) -> bool:
+    (frozen,) = (one for one in planned if one.kind.name == FROZEN)
+    low, high = frozen.at, frozen.at + frozen.seconds + _AROUND_SECONDS
+    return any(one.at < high and low < one.at + one.seconds for one in planned if one.kind.name in _DISTURBING)
 
 
 def _in_turn(faults: Sequence[tuple[Kind, float]], window: float, random: Random) -> Iterator[Planned]:

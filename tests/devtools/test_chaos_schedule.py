@@ -37,6 +37,15 @@ def test_each_kind_happens_within_the_window(seed: int, minutes: float) -> None:
     assert frozen.seconds == FROZEN_SECONDS > 30
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_in_a_full_run_a_frozen_worker_wakes_up_undisturbed(seed: int) -> None:
+    planned = plan(seed, 5, 204)
+    (frozen,) = (one for one in planned if one.kind.name == "worker-frozen")
+    for one in planned:
+        if one.kind.name in ("postgres-crashed", "postgres-restarted", "outage"):
+            assert one.at > frozen.at + frozen.seconds or one.at + one.seconds < frozen.at
+
+
 def test_a_longer_run_has_them_more_often_and_for_longer() -> None:
     short, full = plan(1, 1, 41), plan(1, 5, 204)
     assert Counter(one.kind.name for one in full)["worker-killed"] == KINDS["worker-killed"].times
