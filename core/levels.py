@@ -10,15 +10,16 @@ import redis
 
 from core.governor import Bucket, Governor
 
-_FIELDS = ("circuit", "tokens", "at", "q_tokens", "q_at")
+_FIELDS = ("circuit", "circuit_rail", "tokens", "at", "q_tokens", "q_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """`circuit`: the reason for which it is open, or "". `request`, `quota`: tokens there are now, None without a bucket.
+    """`circuit`: the reason for which it is open, or ""; `circuit_rail`: "marketing" if for that rail alone. `request`, `quota`: tokens there are now, None without a bucket.
     `tenants`: tokens of each tenant that was asked for."""
 
     circuit: str
+    circuit_rail: str
     request: float | None
     quota: float | None
     tenants: dict[int, float] = field(default_factory=dict)
@@ -42,10 +43,11 @@ def read_levels(
         pipe.hmget(tenants_key, [str(tenant) for tenant in asked])
     (seconds, micros), state, *rest = pipe.execute()
     now = seconds + micros / 1e6
-    circuit, tokens, at, q_tokens, q_at = (value.decode() if value else "" for value in state)
+    circuit, circuit_rail, tokens, at, q_tokens, q_at = (value.decode() if value else "" for value in state)
     stored = cast("list[bytes | None]", rest[0]) if asked else []
     return Levels(
         circuit=circuit,
+        circuit_rail=circuit_rail,
         request=_level(f"{tokens}:{at}", request, now, missing=1.0) if request else None,
         quota=_level(f"{q_tokens}:{q_at}", quota, now) if quota else None,
         tenants={

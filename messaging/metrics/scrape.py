@@ -58,7 +58,11 @@ def from_counters() -> Iterator[Metric]:
 def from_redis() -> Iterator[Metric]:
     jobs = _gauge("notif_rail_jobs", "Tickets that no worker has fetched.", ("queue",))
     yielding = _gauge("notif_marketing_yielding", "1 while a marketing worker of the channel yields.", ("channel",))
-    circuit = _gauge("notif_circuit_open", "1 while nothing but probes goes to the provider.", ("provider", "reason"))
+    circuit = _gauge(
+        "notif_circuit_open",
+        "1 while nothing but probes goes to the provider (refusing: perhaps of marketing alone).",
+        ("provider", "reason"),
+    )
     for channel, adapter in adapters().items():
         for rail in Rail:
             name = queue_name(channel, rail)

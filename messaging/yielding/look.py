@@ -40,7 +40,9 @@ def look(adapter: Adapter, client: redis.Redis, policy: Policy) -> Look:
     if depth <= marks.low:
         return Look(depth, marks)
     levels = read_levels(client, Governor(client, adapter.name), tenants=fair)
-    if levels.circuit:
+    if (
+        levels.circuit and not levels.circuit_rail
+    ):  # one that is open for marketing alone lets this rail's backlog leave
         return Look(depth, None, "circuit")
     most = {t: max(0, int(levels.tenants[t] + bucket.refill * policy.target)) for t, bucket in fair.items()}
     return Look(count(adapter.channel, who, most, marks.high), marks)

@@ -61,6 +61,7 @@ def test_an_idle_system_has_every_name_of_the_design() -> None:
     assert found["notif_bucket_tokens", ("resend", "global")] == 1
     assert found["notif_circuit_open", ("resend", "unreachable")] == 0
     assert found["notif_circuit_open", ("resend", "credential")] == 0
+    assert found["notif_circuit_open", ("resend", "refusing")] == 0
     assert found["notif_ambiguous", ("resend",)] == 0
     assert {name for name, _ in found if name == "notif_scrape_failed"}
     assert sum(value for (name, _), value in found.items() if name == "notif_scrape_failed") == 0
@@ -197,3 +198,8 @@ def test_processes_and_pools_add_up_also_after_their_end() -> None:
     found = figures()
     assert found["notif_sends_total", ("email", "accepted", "resend", "marketing")] == 150
     assert found["notif_sends_total", ("email", "accepted", "resend", "transactional")] == 3
+
+
+def test_every_reason_of_the_governor_has_its_figure() -> None:
+    script = (django_settings.BASE_DIR / "core" / "governor.lua").read_text()
+    assert set(re.findall(r"open_circuit\('(\w+)'", script)) == set(scrape.CIRCUIT_REASONS)

@@ -162,7 +162,9 @@ def test_while_the_circuit_is_open_its_backlog_does_not_count(redis: Redis, acme
     insert_raw(acme, 200, category="transactional")
     redis.hset(Governor(redis, "resend").keys[0], "circuit", "unreachable")
     assert see(redis, Fixed(100, 50)) == Look(100, None, "circuit")
-    redis.hset(Governor(redis, "resend").keys[0], "circuit", "")
+    redis.hset(Governor(redis, "resend").keys[0], "circuit_rail", "marketing")  # this rail's goes on leaving
+    assert see(redis, Fixed(100, 50)) == Look(100, Marks(100, 50))
+    redis.hset(Governor(redis, "resend").keys[0], mapping={"circuit": "", "circuit_rail": ""})
     assert see(redis, Fixed(100, 50)) == Look(100, Marks(100, 50))
 
 
