@@ -15,8 +15,8 @@ _FIELDS = ("circuit", "circuit_rail", "tokens", "at", "q_tokens", "q_at")
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """`circuit`: the reason for which it is open, or ""; `circuit_rail`: "marketing" if for that rail alone. `request`, `quota`: tokens there are now, None without a bucket.
-    `tenants`: tokens of each tenant that was asked for."""
+    """`circuit`: the reason for which it is open, or ""; `circuit_rail`: "marketing" if for that rail alone. `request`,
+    `quota`: tokens there are now, None without a bucket. `tenants`: tokens of each tenant that was asked for."""
 
     circuit: str
     circuit_rail: str
