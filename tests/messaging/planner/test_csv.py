@@ -132,6 +132,14 @@ def test_overlong_line_inside_an_open_quotation() -> None:
     assert rows == [(2, "csv_row_too_large"), (3, "csv_row_too_large"), (4, "b@x.org")]
 
 
+def test_row_that_is_too_long_over_many_lines() -> None:
+    """Each line is short enough, and the quotation is closed."""
+    text = ["x" * 5_000] * 20
+    rows = read("to,name", f'a@x.org,"{text[0]}', *text, 'x"', "b@x.org,B")
+    assert rows[0] == (2, "csv_row_too_large")
+    assert rows[-1] == (24, "b@x.org")
+
+
 def test_only_wanted_columns_are_read() -> None:
     source = CsvSource(csv_file("to,name,salary", "a@x.org,Ada,12"))
     [row] = source.rows(frozenset({"name"}))
