@@ -213,7 +213,8 @@ class Command(BaseCommand):
                 options["csv"],
             ]
         )
-        return f" {last.rows:,} rows are planned and nothing is sent. Resume with: {command}"
+        # The last chunk may have been committed and not told of.
+        return f" At least {last.rows:,} rows are planned and nothing is sent. Resume with: {command}"
 
 
 def _read(path: str | None) -> str | None:
