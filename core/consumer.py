@@ -128,11 +128,11 @@ class WakingConsumer(_RedisConsumer):
 
     def _fetch(self, room: int) -> bool:
         self.message_cache = self.broker.fetch(self.queue_name, room, self._client)
-        self._more = bool(self.message_cache)
+        self._more = len(self.message_cache) == room  # what comes after an emptied queue leaves a wake
         self._due = time.monotonic() + self._rhythm
         if len(self.message_cache) == room:
             self.broker.wake(self.queue_name, self._client)
-        return self._more
+        return bool(self.message_cache)
 
     def _wait_for_wake(self) -> bool:
         try:
