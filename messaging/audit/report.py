@@ -62,7 +62,7 @@ class Report:
     found: dict[str, int] = field(default_factory=dict)
     examples: list[Difference] = field(default_factory=list)
     seconds: float = 0.0
-    slowest_ms: float = 0.0  # the longest statement
+    slowest_ms: float = 0.0  # the longest look at a page, or at the counts of a blast
 
     def add(self, difference: Difference) -> None:
         assert difference.what in MEANINGS, difference.what
@@ -85,6 +85,6 @@ class Report:
             "found": self.found,
             "checked": self.checked,
             "seconds": round(self.seconds, 2),
-            "slowest_statement_ms": round(self.slowest_ms, 1),
+            "slowest_look_ms": round(self.slowest_ms, 1),
             "examples": [{"what": e.what, "id": e.id, "detail": e.detail} for e in self.examples],
         }

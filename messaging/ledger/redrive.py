@@ -73,23 +73,22 @@ def verdicts(ids: Sequence[UUID], tenant: int | None, *, accept: bool) -> dict[U
 
 
 # The batch lets go of it: a late answer finds nothing of its own, and the next claim makes a batch and a key of its own. The
-# attempts begin anew; what there was before is in the dead letter and in the redrive.
+# attempts begin anew; what there was before is in the dead letter and in the redrive. What `old` has locked is what is moved.
 _MOVE = """
 WITH old AS (
-    SELECT id, status, batch_id, error_code FROM messaging_sends
+    SELECT id, tenant_id, status, batch_id, error_code FROM messaging_sends
     WHERE id = ANY (%(ids)s::uuid[]) AND (status = 'failed' OR (status = 'ambiguous' AND %(accept)s))
     ORDER BY id FOR UPDATE
 ), moved AS (
     UPDATE messaging_sends s
     SET status = 'queued', batch_id = NULL, provider_id = NULL, attempts = 0, error_code = NULL, error_detail = NULL
     WHERE s.id = ANY (ARRAY (SELECT id FROM old)) AND s.status IN ('failed', 'ambiguous')
-    RETURNING s.id, s.tenant_id, s.blast_id, s.channel, s.rail
+    RETURNING s.id, s.blast_id, s.channel, s.rail
 ), letters AS (
     UPDATE core_dead_letters SET redriven = redriven + 1 WHERE send_id = ANY (ARRAY (SELECT id FROM moved))
 ), kept AS (
     INSERT INTO messaging_redrives (send_id, tenant_id, was, batch_id, reason, by, at)
-    SELECT m.id, m.tenant_id, o.status, o.batch_id, coalesce(o.error_code, ''), %(by)s, clock_timestamp()
-    FROM moved m JOIN old o ON o.id = m.id
+    SELECT id, tenant_id, status, batch_id, coalesce(error_code, ''), %(by)s, clock_timestamp() FROM old
 )
 SELECT id, blast_id, channel, rail FROM moved
 """
