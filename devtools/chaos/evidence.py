@@ -15,6 +15,7 @@ from devtools.chaos.faults import fenced_out
 from devtools.chaos.judge import Accepted, Evidence, LedgerSend
 from devtools.chaos.load import Submitted
 from devtools.chaos.orders import What
+from devtools.processes import CommandFailed
 from devtools.stack import Stack
 
 _SENDS = """
@@ -77,7 +78,19 @@ def collect(stack: Stack, ledger: Ledger, submitted: Sequence[Submitted]) -> Evi
         open_batches=ledger.number(_OPEN_BATCHES),
         open_jobs=ledger.number(_OPEN_JOBS),
         open_blasts=ledger.number(_OPEN_BLASTS),
+        audit=audit(stack),
     )
+
+
+def audit(stack: Stack) -> str:
+    """What `manage.py audit` says of the ledger and the provider's log, if it finds a difference; else nothing."""
+    path = stack.data_dir / "provider.ndjson"
+    path.write_text(stack.manage("sandbox_log", "--url", stack.sandbox.url))
+    try:
+        stack.manage("audit", "--provider-log", str(path))
+    except CommandFailed as error:
+        return str(error)
+    return ""
 
 
 def all_fenced_out(stack: Stack) -> int:

@@ -51,6 +51,7 @@ class Evidence:
     open_batches: int
     open_jobs: int
     open_blasts: int
+    audit: str = ""  # what the system's own audit complains of
 
 
 def counts(evidence: Evidence, *, ambiguous_allowed: bool) -> dict[str, int]:
@@ -91,6 +92,7 @@ def counts(evidence: Evidence, *, ambiguous_allowed: bool) -> dict[str, int]:
         "batches still open": evidence.open_batches,
         "jobs still open": evidence.open_jobs,
         "blasts not finished": evidence.open_blasts,
+        "complaints of manage.py audit": int(bool(evidence.audit)),
     }
 
 

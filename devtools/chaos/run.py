@@ -151,6 +151,8 @@ class _Run:
                 self._say(line)
         for why, count in evidence.refused.items():
             self._say(f"refused {count} ×: {why}")
+        if evidence.audit:
+            self._say(evidence.audit)
         for name, count in wrong.items():
             self._say(f"{name}: {count:,}")
         verdict = "FAILED" if wrong else f"{len(found)} counts that must be 0 are 0: nothing lost, nothing doubled"

@@ -77,6 +77,7 @@ def test_a_clean_run_is_clean() -> None:
         (replace(CLEAN, open_batches=1), {"batches still open"}),
         (replace(CLEAN, open_jobs=1), {"jobs still open"}),
         (replace(CLEAN, open_blasts=1), {"blasts not finished"}),
+        (replace(CLEAN, audit="1 difference"), {"complaints of manage.py audit"}),
         (
             replace(CLEAN, sends=second("ambiguous", "ambiguous")),
             {"ambiguous", "accepted, and not sent, says the ledger"},
