@@ -22,6 +22,7 @@ from core.governor import Governor
 from core.levels import read_levels
 from core.redis_client import quick_client
 from messaging import buckets
+from messaging.audit.last import last_audit
 from messaging.metrics import counted, ledger
 from messaging.providers.registry import adapters
 from messaging.rails import Rail, queue_name
@@ -72,6 +73,12 @@ def from_redis() -> Iterator[Metric]:
         for known in CIRCUIT_REASONS:
             circuit.add_metric((adapter.name, known), reason == known)
     yield from (jobs, yielding, circuit)
+    if (last := last_audit()) is not None:  # none: absent
+        differences = _gauge("notif_audit_differences", "What the last audit found that does not add up.", ())
+        differences.add_metric((), last.differences)
+        at = _gauge("notif_audit_timestamp_seconds", "When that was.", ())
+        at.add_metric((), last.at)
+        yield from (differences, at)
 
 
 def from_both() -> Iterator[Metric]:

@@ -24,6 +24,7 @@ from messaging.audit.last import last_audit
 from messaging.audit.provider_log import LogError
 from messaging.audit.report import MEANINGS, NOTICES
 from messaging.clock import run_once
+from messaging.metrics.scrape import from_redis
 from messaging.models import Batch, Blast, BlastCount, Redrive, Send
 from messaging.planner import plan_blast
 from messaging.rails import Rail
@@ -431,6 +432,18 @@ def test_the_command_says_that_it_adds_up_and_keeps_the_result(used: Rig) -> Non
     assert kept is not None
     assert (kept.differences, kept.notices) == (0, 0)
     assert abs(kept.at - time.time()) < 60
+
+
+def test_metrics_say_what_the_last_audit_found_and_nothing_before_it(used: Rig) -> None:
+    def told() -> dict[str, float]:
+        return {m.name: m.samples[0].value for m in from_redis() if m.name.startswith("notif_audit")}
+
+    assert told() == {}
+    Send.objects.filter(pk=_one(status="sent").pk).update(provider_id=None)
+    code, _ = _command()
+    assert code == 1
+    assert told()["notif_audit_differences"] == 2  # the send says so, and its batch
+    assert abs(told()["notif_audit_timestamp_seconds"] - time.time()) < 60
 
 
 def test_the_command_ends_with_1_and_lists_a_bounded_number(used: Rig) -> None:
