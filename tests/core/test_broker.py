@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import dramatiq
 import pytest
@@ -92,6 +93,8 @@ def test_a_gate_belongs_to_a_queue_and_a_process() -> None:
     with gate._mutex:  # as if another thread were in the middle of it
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)  # it would wait for ever
             theirs = broker.gate(QUEUE)
             theirs.close()
             theirs.open()
