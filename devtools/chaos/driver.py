@@ -62,9 +62,11 @@ class Driver:
         time.sleep(_NAP_SECONDS)
 
     def close(self) -> None:
-        """Faults that go on are left as they are; what they hold (a frozen worker) is let go."""
-        for _, _, _, act in self._going:
+        """Faults that go on end here: what they hold (a frozen worker) is let go."""
+        for _, _, happened, act in self._going:
             act.close()
+            happened.end, happened.note = time.time(), "did not end by itself"
+        self._going.clear()
 
     def _go_on(self, happened: Happened, act: Act) -> None:
         try:

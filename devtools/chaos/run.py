@@ -29,7 +29,8 @@ from devtools.stack import Stack
 _FAULTS, _LOAD = 0.68, 0.72
 #: Seconds beyond the minutes until what is open counts as stuck: leases, back-offs, a busy machine.
 _PATIENCE = 150.0
-_LOOK_SECONDS = 5.0
+#: Between two looks at what is open; when only that is waited for.
+_LOOK_SECONDS, _PEACE_SECONDS = 5.0, 0.5
 _APPLICATIONS = 2
 _ADAPTER = {"STACK_EMAIL_ADAPTER": "devtools.chaos.adapter.AtMostOnceAdapter"}
 
@@ -51,7 +52,6 @@ class _Run:
         self._options = options
         self._console = console
         self._orders = orders(options.seed, options.sends, options.seconds * _LOAD)
-        self._looked = 0.0
 
     def all(self) -> int:
         options = self._options
@@ -86,6 +86,7 @@ class _Run:
             self._until_quiet(stack, driver, load, ledger)
             took = time.time() - since
             load.stop()
+            driver.close()
             evidence = collect(stack, ledger, load.submitted)
             rows = report.timeline(driver.happened, evidence, since)
             figures = self._figures(stack, driver, load, took)
@@ -93,20 +94,20 @@ class _Run:
 
     def _until_quiet(self, stack: Stack, driver: Driver, load: Load, ledger: Ledger) -> None:
         """Until nothing is open, or that takes too long: then it is counted as what it is."""
-        began = time.monotonic()
-        while time.monotonic() < began + self._options.seconds + _PATIENCE:
+        began = looked = told = time.monotonic()
+        while (now := time.monotonic()) < began + self._options.seconds + _PATIENCE:
             driver.step()
-            if time.monotonic() < self._looked + _LOOK_SECONDS and (driver.busy or load.left):
+            at_peace = not driver.busy and not load.left
+            if now < looked + (_PEACE_SECONDS if at_peace else _LOOK_SECONDS):
                 continue
-            found = ledger.look()
-            self._tell(time.monotonic() - began, stack, driver, load, found)
-            if found == (0, 0) and not driver.busy and not load.left:
+            looked, found = now, ledger.look()
+            if now >= told + _LOOK_SECONDS:
+                told = now
+                self._tell(now - began, stack, driver, load, found)
+            if at_peace and found == (0, 0):
                 return
 
     def _tell(self, elapsed: float, stack: Stack, driver: Driver, load: Load, found: tuple[int, int] | None) -> None:
-        if time.monotonic() < self._looked + _LOOK_SECONDS:
-            return
-        self._looked = time.monotonic()
         try:
             accepted = f"{stack.sandbox.stats()['emails_accepted']:,}"
         except requests.ConnectionError:

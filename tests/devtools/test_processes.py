@@ -101,6 +101,23 @@ def test_a_running_one_is_not_started_twice(supervisor: Supervisor) -> None:
         process.start()
 
 
+def test_a_group_is_asked_at_once_and_the_leader_not_again(supervisor: Supervisor) -> None:
+    process, watch = started(supervisor, PARENT)
+    process.ask_group_to_stop()
+    watch.wait_gone(5)  # the child, too, which has no handler
+    assert process.terminate() == 3
+    assert process.written().count("asked") == 1
+    supervisor.check()
+
+
+def test_one_is_added_and_started_later(supervisor: Supervisor) -> None:
+    process = supervisor.add("later", [sys.executable, "-c", PARENT], ready=r"up (\d+)")
+    assert not process.running
+    supervisor.check()
+    process.start()
+    process.wait_ready(20)
+
+
 def test_terminate_asks_once_and_gives_the_exit_code(supervisor: Supervisor) -> None:
     process, watch = started(supervisor, PARENT)
     process.ask_to_stop()
