@@ -51,6 +51,7 @@ def test_no_request_is_cut_and_nothing_is_lost_or_doubled(stack: Stack, tmp_path
         stack.sandbox.wait(requests=3 + 4 * restart)
         os.killpg(worker.pid, signal.SIGTERM)
         worker.wait_log("Stopping worker process", 10)
+        os.killpg(worker.pid, signal.SIGTERM)
         until(lambda: not worker.running, seconds=30)
         assert worker.exit_code == 0
         assert "Killing" not in worker.written()
