@@ -106,9 +106,14 @@ class Recovery:
 
 
 def recovery(
-    fault: Happened, all_faults: Sequence[Happened], flow: Mapping[str, Sequence[float]], since: float
+    fault: Happened,
+    all_faults: Sequence[Happened],
+    flow: Mapping[str, Sequence[float]],
+    asked: Mapping[str, float],
+    since: float,
 ) -> Recovery:
-    """`flow`: when each send of a rail was accepted, ascending. `since`: when the load began."""
+    """`flow`: when each send of a rail was accepted, ascending. `asked`: how many of a rail's are submitted each second; if more
+    flowed before the fault, it was a backlog. `since`: when the load began."""
     stopping = [one for one in all_faults if one.kind.stops]
     end, together = fault.end, []
     for one in sorted(stopping, key=lambda one: one.begin):
@@ -117,7 +122,7 @@ def recovery(
             together.append(one.kind.name)
     return Recovery(
         {
-            rail: _recovered_after(moments, end, _rate_before(moments, fault.begin, stopping, since))
+            rail: _recovered_after(moments, end, min(_rate_before(moments, fault.begin, stopping, since), asked[rail]))
             for rail, moments in flow.items()
         },
         tuple(together),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +40,14 @@ def flow_of(evidence: Evidence) -> dict[str, list[float]]:
     return {rail: sorted(moments) for rail, moments in flow.items()}
 
 
-def timeline(happened: Sequence[Happened], evidence: Evidence, since: float) -> list[Row]:
+def timeline(happened: Sequence[Happened], evidence: Evidence, since: float, seconds: float) -> list[Row]:
+    """`seconds` of load from `since` on."""
     flow = flow_of(evidence)
+    submitted = Counter(send.rail for send in evidence.sends)
+    asked = {rail: submitted[rail] / seconds for rail in flow}
     rows = []
     for fault in happened:
-        found = recovery(fault, happened, flow, since)
+        found = recovery(fault, happened, flow, asked, since)
         rows.append(
             Row(
                 fault.begin - since, fault.kind.name, fault.end - fault.begin, fault.note, found.together, found.seconds
@@ -57,8 +60,8 @@ def lines(rows: Sequence[Row]) -> list[str]:
     """The timeline as text."""
     head = f"{'at':>7} {'lasted':>7}  {'fault':<22} " + " ".join(f"{rail:>13}" for rail in RAILS)
     about = (
-        f"Time to recover: from the end of a fault until a rail's accepted sends reach {SHARE:.0%} of the rate before it,"
-        f" over {WINDOW:g} s. * from the end of another fault that went on."
+        f"Time to recover: from the end of a fault until a rail's accepted sends reach {SHARE:.0%} of the rate before it"
+        f" (or of the rate of submits, if that is less), over {WINDOW:g} s. * from the end of another fault that went on."
     )
     told = [about, head]
     for row in rows:

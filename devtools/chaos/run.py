@@ -88,7 +88,7 @@ class _Run:
             load.stop()
             driver.close()
             evidence = collect(stack, ledger, load.submitted)
-            rows = report.timeline(driver.happened, evidence, since)
+            rows = report.timeline(driver.happened, evidence, since, options.seconds * _LOAD)
             figures = self._figures(stack, driver, load, took)
         return self._reckoning(evidence, rows, figures)
 

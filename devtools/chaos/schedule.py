@@ -10,11 +10,10 @@ from random import Random
 #: A batch's lease, and more: who is frozen for so long finds that another worker has taken its batch over.
 FROZEN_SECONDS = 34.0
 FROZEN = "worker-frozen"
-_DISTURBING = ("postgres-crashed", "postgres-restarted", "outage")
-#: For freezing and for thawing.
-_AROUND_SECONDS = 10.0
+#: Before: an open circuit takes a while to close. Behind: for freezing and for thawing.
+_BEFORE_SECONDS, _BEHIND_SECONDS = 5.0, 8.0
 #: Draws until one is undisturbed; in a short run none is.
-_TRIES = 100
+_TRIES = 1_000
 #: A run of so many minutes has each kind as often, and for as long, as the table says.
 FULL_MINUTES = 5.0
 #: The first fault, from the begin of the load: by then something flows.
@@ -28,13 +27,14 @@ _LEAST_SECONDS = 0.6
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`seconds`, and how often, in a full run. `stops`: while it lasts, sends may stop flowing; the others are things in spite
-    of which they must go on."""
+    of which they must go on. `disturbs` what a frozen worker is there to show (`plan`)."""
 
     name: str
     about: str
     seconds: float
     times: int = 1
     stops: bool = True
+    disturbs: bool = False
 
 
 KINDS = {
@@ -45,20 +45,20 @@ KINDS = {
         Kind("clock-killed", "kill −9 of the clock", 2, 2),
         Kind("web-killed", "kill −9 of web", 2, 2),
         Kind("redis-emptied", "Redis killed and started again, empty", 2, 2),
-        Kind("postgres-crashed", "PostgreSQL killed and started again", 1),
-        Kind("postgres-restarted", "PostgreSQL restarted (fast: it cuts all connections)", 1),
-        Kind("provider-500", "500, nothing taken", 4),
-        Kind("provider-500-taken", "500, and taken all the same", 3),
-        Kind("provider-hangs", "no answer, nothing taken", 4),
-        Kind("provider-hangs-taken", "no answer, and taken all the same", 3),
-        Kind("answers-cut", "taken; half of the answer arrives", 4),
-        Kind("dropped-after", "taken; the connection closes without a byte", 3),
-        Kind("reset-after", "taken; the connection is reset", 3),
-        Kind("dropped-before", "the connection closes, nothing taken", 3),
+        Kind("postgres-crashed", "PostgreSQL killed and started again", 1, disturbs=True),
+        Kind("postgres-restarted", "PostgreSQL restarted (fast: it cuts all connections)", 1, disturbs=True),
+        Kind("provider-500", "500, nothing taken", 4, disturbs=True),
+        Kind("provider-500-taken", "500, and taken all the same", 3, disturbs=True),
+        Kind("provider-hangs", "no answer, nothing taken", 4, disturbs=True),
+        Kind("provider-hangs-taken", "no answer, and taken all the same", 3, disturbs=True),
+        Kind("answers-cut", "taken; half of the answer arrives", 4, disturbs=True),
+        Kind("dropped-after", "taken; the connection closes without a byte", 3, disturbs=True),
+        Kind("reset-after", "taken; the connection is reset", 3, disturbs=True),
+        Kind("dropped-before", "the connection closes, nothing taken", 3, disturbs=True),
         Kind("429", "429 with Retry-After: 2", 5),
         Kind("429-bare", "429 without Retry-After", 4),
-        Kind("401", "the key is refused", 5),
-        Kind("outage", "nothing listens, then 500 to everything", 36),
+        Kind("401", "the key is refused", 5, disturbs=True),
+        Kind("outage", "nothing listens, then 500 to everything", 36, disturbs=True),
         Kind("tickets-doubled", "copies of tickets by LPUSH", 4),
         Kind("tickets-deleted", "all tickets deleted, again and again", 4),
         Kind("two-clocks", "a second clock", 30, stops=False),
@@ -80,8 +80,8 @@ class Planned:
 def plan(seed: int, minutes: float, window: float) -> list[Planned]:
     """All kinds at least once; the last one ends about `window` seconds after the begin of the load.
 
-    A frozen worker shall wake up with its connections whole and find its batch taken over: if there is room for it, neither
-    PostgreSQL nor the provider is gone meanwhile.
+    A frozen worker shall have requests in flight, wake up with its connections whole, and find that another worker has taken
+    its batch over: where there is room for it, nothing cuts those connections meanwhile, or puts the provider out of use.
     """
     random = Random(seed)
     for _ in range(_TRIES):
@@ -110,8 +110,8 @@ def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
 
 def _disturbed(planned: Sequence[Planned]) -> bool:
     (frozen,) = (one for one in planned if one.kind.name == FROZEN)
-    low, high = frozen.at, frozen.at + frozen.seconds + _AROUND_SECONDS
-    return any(one.at < high and low < one.at + one.seconds for one in planned if one.kind.name in _DISTURBING)
+    low, high = frozen.at - _BEFORE_SECONDS, frozen.at + frozen.seconds + _BEHIND_SECONDS
+    return any(one.at < high and low < one.at + one.seconds for one in planned if one.kind.disturbs)
 
 
 def _in_turn(faults: Sequence[tuple[Kind, float]], window: float, random: Random) -> Iterator[Planned]:

@@ -105,6 +105,9 @@ def test_where_nobody_can_be_asked_ambiguous_is_allowed_and_nothing_else() -> No
     }
 
 
+ASKED = {"marketing": 10.0, "transactional": 10.0}
+
+
 def at(per_second: float, begin: float, end: float) -> list[float]:
     return [begin + number / per_second for number in range(round((end - begin) * per_second))]
 
@@ -116,7 +119,7 @@ def fault(name: str, begin: float, end: float) -> Happened:
 def test_a_flow_has_recovered_when_half_of_the_rate_before_is_reached() -> None:
     one = fault("outage", 20, 30)
     flow = {"marketing": at(10, 0, 20) + at(3, 31, 40) + at(8, 40, 60), "transactional": at(10, 0, 60)}
-    found = recovery(one, [one], flow, 0)
+    found = recovery(one, [one], flow, ASKED, 0)
     assert found.seconds["transactional"] == pytest.approx(0)
     assert found.seconds["marketing"] == pytest.approx(8.6, abs=0.6)  # a window of 3 s with 15 of them begins there
     assert found.together == ()
@@ -124,14 +127,14 @@ def test_a_flow_has_recovered_when_half_of_the_rate_before_is_reached() -> None:
 
 def test_one_that_never_recovers() -> None:
     one = fault("outage", 20, 30)
-    assert recovery(one, [one], {"marketing": at(10, 0, 20) + at(1, 30, 60)}, 0).seconds == {"marketing": None}
-    assert recovery(one, [one], {"marketing": []}, 0).seconds == {"marketing": None}
+    assert recovery(one, [one], {"marketing": at(10, 0, 20) + at(1, 30, 60)}, ASKED, 0).seconds == {"marketing": None}
+    assert recovery(one, [one], {"marketing": []}, ASKED, 0).seconds == {"marketing": None}
 
 
 def test_faults_that_overlap_are_counted_from_the_end_of_the_last() -> None:
     first, other = fault("outage", 20, 30), fault("redis-emptied", 25, 35)
     flow = {"marketing": at(10, 0, 20) + at(10, 36, 60)}
-    found = recovery(first, [first, other], flow, 0)
+    found = recovery(first, [first, other], flow, ASKED, 0)
     assert found.seconds["marketing"] == pytest.approx(1)
     assert found.together == ("redis-emptied",)
 
@@ -139,11 +142,18 @@ def test_faults_that_overlap_are_counted_from_the_end_of_the_last() -> None:
 def test_a_fault_that_stops_nothing_covers_nothing() -> None:
     first, beside = fault("outage", 20, 30), fault("snapshot", 25, 80)
     flow = {"marketing": at(10, 0, 20) + at(10, 32, 60)}
-    assert recovery(first, [first, beside], flow, 0).seconds["marketing"] == pytest.approx(2)
+    assert recovery(first, [first, beside], flow, ASKED, 0).seconds["marketing"] == pytest.approx(2)
 
 
 def test_the_rate_before_is_that_of_undisturbed_seconds() -> None:
     before, one = fault("redis-emptied", 10, 18), fault("outage", 20, 30)
     # 8 s of 10/s before the first, nothing in it, 10/s between: the rate is 10/s, and 4/s is not half of it.
     flow = {"marketing": at(10, 0, 10) + at(10, 18, 20) + at(4, 30, 40) + at(6, 40, 60)}
-    assert recovery(one, [before, one], flow, 0).seconds["marketing"] == pytest.approx(8.5, abs=1.5)
+    assert recovery(one, [before, one], flow, ASKED, 0).seconds["marketing"] == pytest.approx(8.5, abs=1.5)
+
+
+def test_a_backlog_before_the_fault_is_no_measure() -> None:
+    one = fault("outage", 20, 30)
+    flow = {"marketing": at(100, 0, 20) + at(6, 31, 60)}
+    assert recovery(one, [one], flow, ASKED, 0).seconds["marketing"] == pytest.approx(1)
+    assert recovery(one, [one], flow, {"marketing": 100.0}, 0).seconds["marketing"] is None

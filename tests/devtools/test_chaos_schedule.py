@@ -41,9 +41,10 @@ def test_each_kind_happens_within_the_window(seed: int, minutes: float) -> None:
 def test_in_a_full_run_a_frozen_worker_wakes_up_undisturbed(seed: int) -> None:
     planned = plan(seed, 5, 204)
     (frozen,) = (one for one in planned if one.kind.name == "worker-frozen")
-    for one in planned:
-        if one.kind.name in ("postgres-crashed", "postgres-restarted", "outage"):
-            assert one.at > frozen.at + frozen.seconds or one.at + one.seconds < frozen.at
+    disturbing = [one for one in planned if one.kind.disturbs]
+    assert {"postgres-crashed", "outage", "401", "provider-hangs"} <= {one.kind.name for one in disturbing}
+    for one in disturbing:
+        assert one.at > frozen.at + frozen.seconds or one.at + one.seconds < frozen.at
 
 
 def test_a_longer_run_has_them_more_often_and_for_longer() -> None:
