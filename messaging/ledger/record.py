@@ -42,7 +42,8 @@ def lock_for_return(blasts: Sequence[UUID]) -> None:
 
 
 # The batch is locked first, in the order in which whoever takes it over locks it; a statement that had to wait for that reads
-# the job as it is then.
+# the job as it is then. The job is asked for first, also where its answer does not matter: a statement cannot lock a batch that
+# it has updated already, and would leave the job open.
 _FINISH = """
 WITH batch AS MATERIALIZED (SELECT id FROM messaging_batches WHERE id = %(batch)s FOR UPDATE),
 job AS (
@@ -54,7 +55,7 @@ job AS (
 UPDATE messaging_batches b
 SET state = %(state)s, finished_at = clock_timestamp(),
     http_status = coalesce(%(http)s, http_status), error_code = %(code)s, error_detail = %(detail)s
-WHERE b.id = %(batch)s AND b.state = ANY (%(from)s::text[]) AND (%(fence)s::bigint IS NULL OR EXISTS (SELECT FROM job))
+WHERE b.id = %(batch)s AND b.state = ANY (%(from)s::text[]) AND (EXISTS (SELECT FROM job) OR %(fence)s::bigint IS NULL)
 """
 
 
