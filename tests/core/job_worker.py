@@ -1,6 +1,6 @@
 """Actors for `test_jobs_processes`, served by a real worker: `python -m dramatiq tests.core.job_worker`.
 
-What a test must know and cause while a job runs goes through Redis: `started` (the worker's pid), `go`, `fenced`.
+What a test must know and cause while a job runs goes through Redis: `started` (the worker's pid), `go:PID`, `fenced`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from core.jobs import FencedOut, hold, job  # noqa: E402
 
 QUEUE = "tests.jobs"
 LEASE = 1.5
-redis = Redis.from_url(settings.REDIS_URL)
+redis = Redis.from_url(settings.REDIS_URL, socket_timeout=70)
 
 
 def effect(work: str) -> None:
@@ -31,7 +31,7 @@ def effect(work: str) -> None:
 
 def _until_go() -> None:
     redis.rpush("started", os.getpid())
-    redis.blpop(["go"], timeout=60)
+    redis.blpop([f"go:{os.getpid()}"], timeout=60)
 
 
 @job(key=lambda work: f"write:{work}")

@@ -49,8 +49,9 @@ class Workers:
         assert found is not None, f"nobody said {what!r}"
         return int(found[1])
 
-    def go(self) -> None:
-        self.redis.rpush("go", 1)
+    def go(self, pid: int) -> None:
+        """To one process: a frozen one still stands in line for whatever comes."""
+        self.redis.rpush(f"go:{pid}", 1)
 
     def idle(self) -> bool:
         """Every message was acknowledged."""
@@ -107,10 +108,10 @@ def test_a_duplicate_of_a_running_job_waits_its_turn_and_finds_it_done(workers: 
     workers.ask("fetch", "a")
     workers.told("started")
     workers.ask("slow", "b")  # another job is not kept waiting
-    workers.told("started")
+    pid = workers.told("started")
     workers.ask("slow", "b")
-    workers.go()
-    workers.go()
+    workers.go(pid)
+    workers.go(pid)
     _until(workers.idle)
     assert [work for work, _ in _effects()] == ["a", "b"]
     assert _fence("slow:b") == (1, True)
@@ -124,35 +125,32 @@ def test_the_job_of_a_killed_worker_is_taken_over_after_its_lease(workers: Worke
     first.kill()
     assert _effects() == []
     workers.start()
-    _ask_until_started(workers, actor)
-    workers.go()
+    workers.go(_ask_until_started(workers, actor))
     _until(lambda: len(_effects()) == 1)
     _until(lambda: _fence(f"{actor}:a") == (2, True))
 
 
-def _ask_until_started(workers: Workers, actor: str) -> None:
+def _ask_until_started(workers: Workers, actor: str) -> int:
     """`slow` waits for the lease by itself; `fetch` has no decorator, and whoever asks must ask again."""
     while not workers.redis.llen("started"):
         if actor == "slow":
             workers.ask(actor, "a")
-            workers.told("started")
-            return
+            return workers.told("started")
         workers.ask(actor, "a")
         time.sleep(0.1)
-    workers.told("started")
+    return workers.told("started")
 
 
 def test_a_frozen_worker_that_wakes_after_its_lease_cannot_commit(workers: Workers) -> None:
     frozen = workers.start()
     workers.ask("fetch", "a")
-    workers.told("started")
+    first = workers.told("started")
     frozen.pause()
     other = workers.start()
-    _ask_until_started(workers, "fetch")
-    workers.go()
+    workers.go(_ask_until_started(workers, "fetch"))
     _until(lambda: len(_effects()) == 1)
     frozen.resume()
-    workers.go()
+    workers.go(first)
     assert _is_of(workers.told("fenced"), frozen)
     assert len(_effects()) == 1
     assert _is_of(_effects()[0][1], other)
@@ -162,15 +160,14 @@ def test_a_frozen_worker_that_wakes_after_its_lease_cannot_commit(workers: Worke
 def test_a_worker_frozen_in_its_transaction_holds_nobody_up_and_cannot_commit(workers: Workers) -> None:
     frozen = workers.start()
     workers.ask("slow", "a")
-    workers.told("started")
+    first = workers.told("started")
     frozen.pause()
     other = workers.start()
     workers.ask("slow", "a")
-    workers.told("started")
-    workers.go()
+    workers.go(workers.told("started"))
     _until(lambda: len(_effects()) == 1)
     frozen.resume()
-    workers.go()
+    workers.go(first)
     _until(workers.idle)
     assert len(_effects()) == 1
     assert _is_of(_effects()[0][1], other)
@@ -196,8 +193,8 @@ def test_an_actor_that_dies_of_a_bug_leaves_one_dead_letter_without_its_argument
 def test_workers_end_on_sigterm_after_the_job_in_hand(workers: Workers) -> None:
     worker = workers.start()
     workers.ask("fetch", "a")
-    workers.told("started")
+    pid = workers.told("started")
     worker.send_signal(signal.SIGTERM)
-    workers.go()
+    workers.go(pid)
     assert worker.terminate() == 0
     assert len(_effects()) == 1
