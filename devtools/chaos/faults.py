@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
@@ -232,16 +233,18 @@ def snapshot(scene: Scene, seconds: float) -> Act:
 
 
 def worker_frozen(scene: Scene, seconds: float) -> Act:
-    """Frozen with requests in flight, which its answers will find out to be another worker's by now."""
-    slow = yield from scene.tell(lambda: scene.stack.sandbox.fault("slow", extra_ms=_SLOW_SECONDS * 1000))
-    try:
-        worker, batches = yield from _freeze(scene)
-    finally:
-        with suppress(requests.ConnectionError):
-            scene.stack.sandbox.clear_fault(slow)
+    """Frozen with requests in flight, some of which are answered 429 meanwhile; woken while another worker repeats one of
+    them. To give its sends back then, or to write down anything but an acceptance, would send them twice."""
+    sandbox = scene.stack.sandbox
+    slow = yield from scene.tell(lambda: sandbox.fault("slow", extra_ms=_SLOW_SECONDS * 1000))
+    refused = yield from scene.tell(lambda: sandbox.fault("429", probability=0.5, retry_after=1))
+    worker, batches = yield from _freeze(scene)
     before = fenced_out(worker.log)
     try:
+        for fault in (slow, refused):
+            yield from scene.tell(partial(sandbox.clear_fault, fault))
         yield seconds
+        slow = yield from scene.tell(lambda: sandbox.fault("slow", extra_ms=2 * _SLOW_SECONDS * 1000))
         yield from _until_taken_over(scene, batches)
     finally:
         worker.resume()
@@ -250,6 +253,7 @@ def worker_frozen(scene: Scene, seconds: float) -> Act:
     while (fenced := fenced_out(worker.log) - before) < len(batches) and waited < _THAW_SECONDS:
         yield _AGAIN_SECONDS
         waited += _AGAIN_SECONDS
+    yield from scene.tell(partial(sandbox.clear_fault, slow))
     return f"{worker.name}, {len(batches)} batches in hand, {fenced} answers fenced out"
 
 
@@ -287,8 +291,8 @@ def _until_taken_over(scene: Scene, batches: Sequence[str]) -> Generator[float, 
             ((taken,),) = connection.execute(_TAKEN_OVER, [[f"batch:{batch}" for batch in batches]])
             if taken:
                 return
-        yield 1.0
-        waited += 1.0
+        yield _AGAIN_SECONDS
+        waited += _AGAIN_SECONDS
 
 
 ACTS: Mapping[str, Callable[[Scene, float], Act]] = {

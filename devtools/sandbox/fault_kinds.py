@@ -7,7 +7,7 @@ REQUEST  after the rate limit, before the body is looked at: any route.
 BATCH    after the body is parsed, before the idempotency key is looked up: also replays are hit.
 ITEM     while items are checked.
 ANSWER   once a batch is accepted or replayed: only the answer suffers.
-DELAY    as REQUEST, and other faults may follow.
+DELAY    whatever the answer will be, and other faults may follow.
 """
 
 from __future__ import annotations

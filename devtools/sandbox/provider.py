@@ -50,9 +50,10 @@ class Provider:
     def handle(self, request: Request) -> Answer:
         route, refusal = _route(request)
         number = self.stats.receive(route, request.method, request.path)
+        slow = self.faults.pick(Phase.DELAY)
         answer = self._at_the_edge() or (refusal.answer() if refusal else None) or self._authorised(request, number)
         if answer.ending not in (Ending.DROPPED, Ending.RESET):
-            answer.delay += self.options.latency_ms / 1000
+            answer.delay += self.options.latency_ms / 1000 + (slow.params["extra_ms"] / 1000 if slow else 0)
         self.stats.answer(answer.outcome, self._wall())
         return answer
 
@@ -85,19 +86,15 @@ class Provider:
         return answer
 
     def _counted(self, request: Request, number: int) -> Answer:
-        slow = self.faults.pick(Phase.DELAY)
         fault = self.faults.pick(Phase.REQUEST)
         if fault is None:
-            answer = self._respond(request, number)
+            return self._respond(request, number)
+        accepting = self._respond(request, number) if fault.params.get("accept") else None
+        if fault.kind == "hang":
+            answer = Answer(0, ending=Ending.HUNG)
         else:
-            accepting = self._respond(request, number) if fault.params.get("accept") else None
-            if fault.kind == "hang":
-                answer = Answer(0, ending=Ending.HUNG)
-            else:
-                answer = fault.refusal(errors.APPLICATION_ERROR if fault.kind == "500" else errors.UNAVAILABLE).answer()
-            answer.done = accepting.done if accepting else None
-        if slow is not None:
-            answer.delay += slow.params["extra_ms"] / 1000
+            answer = fault.refusal(errors.APPLICATION_ERROR if fault.kind == "500" else errors.UNAVAILABLE).answer()
+        answer.done = accepting.done if accepting else None
         return answer
 
     def _respond(self, request: Request, number: int) -> Answer:
