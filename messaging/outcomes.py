@@ -26,13 +26,14 @@ class Fate(Enum):
     SENT = auto()  # those that the answer names as errors fail
     DUE_AGAIN = auto()  # queued at once, no attempt counted
     BACK_OFF = auto()  # scheduled; an attempt, unless the circuit is open
-    SORT_LANES = auto()  # queued, no attempt counted; several lanes: each on its own next time; one lane: it is held
+    SORT_LANES = auto()  # wait, no attempt counted: the lane of the culprit is looked for, then the culprit in it
+    SORT_SENDERS = auto()  # wait, no attempt counted: the refused sender domain is looked for, and held
     BOUND = auto()  # stay with the batch, which is repeated later
     AMBIGUOUS = auto()
 
 
 #: Fates after which the sends are not with the provider: their tenants get their tokens back.
-RETURNED = frozenset({Fate.DUE_AGAIN, Fate.BACK_OFF, Fate.SORT_LANES})
+RETURNED = frozenset({Fate.DUE_AGAIN, Fate.BACK_OFF, Fate.SORT_LANES, Fate.SORT_SENDERS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,12 @@ FIRST: dict[Verdict, Ruling] = {
     Verdict.RATE_LIMITED: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.RATE_LIMITED),
     Verdict.QUOTA: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.QUOTA),
     Verdict.CREDENTIAL: Ruling(BatchState.CREDENTIAL, Fate.DUE_AGAIN, Event.CREDENTIAL),
-    Verdict.SENDER_REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_LANES, Event.ANSWERED),
-    Verdict.REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_LANES, Event.ANSWERED),
+    Verdict.SENDER_REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_SENDERS, Event.REFUSED),
+    Verdict.REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_LANES, Event.REFUSED),
     Verdict.KEY_CONFLICT: Ruling(BatchState.AMBIGUOUS, Fate.AMBIGUOUS, Event.ANSWERED),
     Verdict.NOT_SENT: Ruling(BatchState.NOT_SENT, Fate.BACK_OFF, Event.FAILED),
     Verdict.UNKNOWN: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.FAILED),
+    Verdict.NOT_FOUND: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.ANSWERED),
 }
 
 #: An earlier attempt was unknown, or its worker vanished.
@@ -64,6 +66,9 @@ BOUND: dict[Verdict, Ruling] = {
     Verdict.KEY_CONFLICT: FIRST[Verdict.KEY_CONFLICT],
 }
 
+#: The provider was asked after lease and settle time, and does not have them (those that it has are sent).
+NOT_THERE = Ruling(BatchState.NOT_SENT, Fate.BACK_OFF, Event.ANSWERED)
+
 #: No request was made: the worker was held up for too long to send it safely. Nobody's fault, least of all the provider's.
 TOO_LATE = Ruling(BatchState.NOT_SENT, Fate.DUE_AGAIN, Event.NONE)
 TOO_LATE_BOUND = Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.NONE)
@@ -72,13 +77,18 @@ TOO_LATE_BOUND = Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.NONE)
 MISCOUNTED = "miscounted"
 
 
-def rule(verdict: Verdict, *, bound: bool, confirmation: Confirmation, last_error: str = "") -> Ruling:
-    """The row of the table. `last_error`: the batch's error code before this attempt."""
+def rule(
+    verdict: Verdict, *, bound: bool, confirmation: Confirmation, last_error: str = "", settled: bool = False
+) -> Ruling:
+    """The row of the table. `last_error`: the batch's error code before this attempt. `settled`: lease and settle time of a
+    VERIFIABLE provider's batch are over."""
     ruling = (BOUND if bound else FIRST)[verdict]
+    if verdict is Verdict.NOT_FOUND and bound and settled:
+        return NOT_THERE
     if ruling.fate is not Fate.BOUND:
         return ruling
     twice_miscounted = verdict is Verdict.MISCOUNTED and last_error == MISCOUNTED
-    if twice_miscounted or confirmation is not Confirmation.IDEMPOTENT:
+    if twice_miscounted or confirmation is Confirmation.AT_MOST_ONCE:
         return Ruling(BatchState.AMBIGUOUS, Fate.AMBIGUOUS, ruling.event)
     return ruling
 
@@ -92,6 +102,9 @@ def replay_delay(rail: Rail, attempts: int) -> float:
     return min(_LONGEST_REPLAY[rail], 2.0 ** min(attempts - 1, 6)) * random.uniform(0.8, 1.2)  # noqa: S311
 
 
-def back_off(attempts: int) -> float:
-    """Seconds until a send is tried again that did not leave the machine: full jitter up to 2, 4, 8 … 300 s."""
-    return random.uniform(0.2, min(300.0, 2.0 ** min(attempts + 1, 9)))  # noqa: S311
+def back_off(attempts: int, longest: float, chance: float) -> float:
+    """Seconds until a send is tried again that did not leave the machine: full jitter up to 2, 4, 8 … `longest` s.
+
+    `attempts`: those before the last one; `chance`: 0…1. The floor keeps a send from coming back before its failure is known.
+    """
+    return max(0.2, chance * min(longest, 2.0 ** min(attempts + 1, 20)))

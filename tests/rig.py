@@ -16,6 +16,7 @@ from devtools.sandbox.process import Sandbox
 from messaging import buckets
 from messaging.dispatch import run_ticket, search, seat, turn
 from messaging.dispatch.answer import Recorded
+from messaging.ledger import senders
 from messaging.models import Batch, RateLimitBucket
 from messaging.providers import registry
 from messaging.providers.base import Adapter
@@ -106,6 +107,7 @@ def _forget() -> None:
     search._memories.clear()
     seat._seats.clear()
     buckets.forget()
+    senders.forget()
 
 
 def ids(submitted: list[Any]) -> list[UUID]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import random
 from dataclasses import dataclass
 from uuid import UUID
 
 from django.db import transaction
 
 from messaging import outcomes
+from messaging.dispatch import refusals
 from messaging.dispatch.batch import Bound
-from messaging.ledger import lanes, record
-from messaging.ledger.lanes import LaneKey
+from messaging.ledger import record
 from messaging.ledger.record import Failure
 from messaging.lifecycle import BatchState
 from messaging.outcomes import MAX_ATTEMPTS, Fate, Ruling
-from messaging.providers.base import Answer
-from messaging.rails import Channel, Rail
-
-log = logging.getLogger(__name__)
+from messaging.providers.base import Adapter, Answer, Verdict
+from messaging.rails import Rail
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +30,18 @@ class Recorded:
 
 
 def record_answer(
-    channel: Channel,
+    adapter: Adapter,
     rail: Rail,
     bound: Bound,
     answer: Answer,
     ruling: Ruling,
     *,
-    circuit_open: bool,
-    culprit: LaneKey | None = None,
+    circuit: str = "",
+    trial: bool = False,
 ) -> Recorded:
     """Carry out `ruling`. Everything or nothing: batch, sends, job and dead letters change in one commit.
 
-    `culprit`: the lane whose single send was refused on trial while others were accepted: the send fails, the lane goes on.
+    `circuit`: why it is open for the rail, this answer included; "" if it is not. `trial`: a held lane's one send.
     """
     why = Failure(answer.code or answer.verdict, answer.detail, answer.http_status)
     with transaction.atomic():
@@ -54,15 +52,20 @@ def record_answer(
                 # Said again until it is over: a second miscount ends it, whatever came between.
                 if outcomes.MISCOUNTED in (answer.verdict, bound.last_error):
                     why = Failure(outcomes.MISCOUNTED, answer.detail, answer.http_status)
-                kept = record.keep_bound(bound.id, bound.fence, outcomes.replay_delay(rail, bound.attempts), why)
+                delay = outcomes.replay_delay(rail, bound.attempts)
+                if answer.verdict is Verdict.NOT_FOUND:
+                    delay = max(delay, bound.settles_in or 0)
+                kept = record.keep_bound(bound.id, bound.fence, delay, why)
                 return Recorded(ruling.state, {}, fenced_out=not kept)
             case Fate.AMBIGUOUS:
                 if not record.finish(bound.id, bound.fence, ruling.state, why):
                     return Recorded(ruling.state, {}, fenced_out=True)
                 record.leave_ambiguous(bound.id, why)
                 return Recorded(ruling.state, {})
-            case Fate.DUE_AGAIN | Fate.BACK_OFF | Fate.SORT_LANES:
-                return _returned(channel, rail, bound, ruling, why, circuit_open, culprit)
+            case Fate.SORT_LANES | Fate.SORT_SENDERS:
+                return _refused(adapter, rail, bound, ruling, why, circuit, trial)
+            case Fate.DUE_AGAIN | Fate.BACK_OFF:
+                return _returned(adapter, bound, answer, ruling, why, circuit)
 
 
 #: What a tenant reads at its waiting send when the trouble is the operator's. The batch keeps the provider's words.
@@ -91,47 +94,54 @@ def _sent(bound: Bound, answer: Answer) -> Recorded:
     return Recorded(state, accepted, fenced_out=late)
 
 
-def _returned(
-    channel: Channel,
-    rail: Rail,
-    bound: Bound,
-    ruling: Ruling,
-    why: Failure,
-    circuit_open: bool,
-    culprit: LaneKey | None,
-) -> Recorded:
-    keys = sorted({LaneKey(s.tenant, s.blast) for s in bound.sends}, key=lambda k: k.place)
-    if ruling.fate is Fate.SORT_LANES:
-        if culprit:
-            lanes.isolate(channel, rail, [culprit])
-        elif len(keys) == 1:
-            lanes.hold(channel, rail, keys[0], why)
-            log.error(
-                "lane_held",
-                extra={"tenant": keys[0].tenant, "blast": keys[0].blast, "code": why.code, "status": why.http_status},
-            )
-        else:
-            lanes.isolate(channel, rail, keys)
-    else:
-        record.lock_for_return(sorted({k.blast for k in keys if k.blast is not None}))
-    if not record.finish(bound.id, bound.fence, ruling.state, why):
-        # Ours no more; what was written on lanes is undone with the rest.
-        transaction.set_rollback(True)
-        return Recorded(ruling.state, {}, fenced_out=True)
-    if culprit:
-        record.fail(bound.id, {s.id: why for s in bound.sends})
-        return Recorded(ruling.state, {}, waiting=True)
-    counted = ruling.fate is Fate.BACK_OFF and not circuit_open
-    if ruling.fate is not Fate.BACK_OFF:
+def _fenced_out(state: BatchState) -> Recorded:
+    """Ours no more; what was written on lanes is undone with the rest."""
+    transaction.set_rollback(True)
+    return Recorded(state, {}, fenced_out=True)
+
+
+def _returned(adapter: Adapter, bound: Bound, answer: Answer, ruling: Ruling, why: Failure, circuit: str) -> Recorded:
+    record.lock_for_return(sorted({s.blast for s in bound.sends if s.blast is not None}))
+    # A provider that was asked may have some of them.
+    found = {s.id: pid for s, pid in zip(bound.sends, answer.provider_ids, strict=False) if pid is not None}
+    state = BatchState.PARTIAL if found else ruling.state
+    if not record.finish(bound.id, bound.fence, state, why):
+        return _fenced_out(state)
+    accepted = record.accept(bound.id, found) if found else {}
+    back = [s for s in bound.sends if s.id not in found]
+    if ruling.fate is Fate.DUE_AGAIN:
         told = _OPERATORS.get(ruling.state, why)
-        record.give_back(bound.id, {s.id: None for s in bound.sends}, counted=False, why=told)
-        return Recorded(ruling.state, {}, waiting=True)
-    spent = [s for s in bound.sends if counted and s.attempts + 1 >= MAX_ATTEMPTS]
-    record.fail(bound.id, {s.id: Failure("attempts_exhausted", f"{why.code}: {why.detail}") for s in spent})
-    record.give_back(
-        bound.id,
-        {s.id: outcomes.back_off(s.attempts) for s in bound.sends if s not in spent},
-        counted=counted,
-        why=why,
-    )
-    return Recorded(ruling.state, {})
+        record.give_back(bound.id, {s.id: None for s in back}, counted=False, why=told)
+        return Recorded(state, accepted, waiting=True)
+    counted = not circuit
+    spent = {s.id for s in back if counted and s.attempts + 1 >= MAX_ATTEMPTS}
+    exhausted = Failure("attempts_exhausted", f"{why.code}: {why.detail}")
+    record.fail(bound.id, dict.fromkeys(spent, exhausted))
+    delays = {
+        s.id: outcomes.back_off(s.attempts, adapter.longest_back_off, random.random())  # noqa: S311
+        for s in back
+        if s.id not in spent
+    }
+    record.give_back(bound.id, delays, counted=counted, why=why)
+    return Recorded(state, accepted)
+
+
+def _refused(
+    adapter: Adapter, rail: Rail, bound: Bound, ruling: Ruling, why: Failure, circuit: str, trial: bool
+) -> Recorded:
+    """Whose fault is it? Looked for in lanes and senders, before the batch is locked (the order of locks)."""
+    delays: dict[UUID, float | None] = {s.id: None for s in bound.sends}
+    culprit = False
+    if ruling.fate is Fate.SORT_SENDERS:
+        delays = refusals.sort_senders(adapter.channel, rail, bound, why)
+    elif circuit:  # everybody is refused: it is nobody's content
+        record.lock_for_return(sorted({s.blast for s in bound.sends if s.blast is not None}))
+    else:
+        culprit = refusals.sort_lanes(adapter, rail, bound, why, trial=trial)
+    if not record.finish(bound.id, bound.fence, ruling.state, why):
+        return _fenced_out(ruling.state)
+    if culprit:
+        record.fail(bound.id, dict.fromkeys(delays, why))
+    else:
+        record.give_back(bound.id, delays, counted=False, why=why)
+    return Recorded(ruling.state, {}, waiting=True)

@@ -17,16 +17,20 @@ from django.utils import timezone
 from core.crypto import SealError, UnknownKey
 from messaging.content import RenderError
 from messaging.contents import UNKNOWN_KEY, Contents, Unreadable
-from messaging.ledger import claim, record, recover
-from messaging.ledger.claim import BoundSend, Take
+from messaging.dispatch.by_sender import Chosen, by_sender
+from messaging.ledger import claim, record, recover, senders
+from messaging.ledger.claim import LEASE, BoundSend, Take
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
+from messaging.ledger.recover import Recovered
 from messaging.providers.base import Adapter, Confirmation, Item
 from messaging.rails import Channel, Rail
 from messaging.sealing import open_recipient
 
 #: Seconds of compiling and rendering in one claim: it holds lane locks and a token. A usual batch of a hundred takes 2 ms.
 RENDER_SECONDS = 0.05
+#: Seconds for which a lane waits whose encryption key this process lacks: another one may have it.
+UNKNOWN_KEY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +45,19 @@ class Bound:
     sends: tuple[BoundSend, ...]
     replay: bool  # an earlier attempt was unknown
     last_error: str = ""
+    senders: tuple[str, ...] = ()  # watched domains, if it holds nothing else: they are on trial
+    settles_in: float | None = None  # VERIFIABLE: the provider is asked; seconds until its "not found" counts
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What became of a grant. `bound`: the batch, None if nothing was left to send. `unreadable`: lanes whose sends cannot
-    be read here; they were put back, and the lane must wait. `locked`: tenants of lanes that somebody is changing.
-    `left_behind`: sends were put back that only did not fit."""
+    """What became of a grant. `bound`: the batch, None if nothing was left to send. `waits`: lanes that must wait, with the
+    seconds (None: as long as a refusal makes them); their sends were put back. `apart`: lanes whose sends must not thin others'
+    batches. `locked`: tenants of lanes that somebody is changing. `left_behind`: sends were put back that only did not fit."""
 
     bound: Bound | None
-    unreadable: Mapping[LaneKey, Failure]
+    waits: Mapping[LaneKey, tuple[Failure, float | None]]
+    apart: Sequence[LaneKey]
     locked: frozenset[int]
     left_behind: bool
 
@@ -58,6 +65,7 @@ class Claimed:
 def claim_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, takes: Sequence[Take]) -> Claimed:
     """Claim up to `takes`, render, commit. A send that cannot be rendered fails here, with its dead letter; the others
     go on. What does not fit into one request, or takes too long to render, goes back to wait for the next."""
+    watched = senders.watched(channel)
     now = timezone.now().replace(microsecond=0)
     with transaction.atomic():
         held = claim.lock_lanes(takes)
@@ -65,12 +73,14 @@ def claim_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, tak
         taken: list[BoundSend] = []
         for priority, group in itertools.groupby(held, key=lambda t: t.priority):
             taken += claim.take(channel, rail, priority, batch, list(group))[0]
-        work = _render(_in_turn(taken), now, max_bytes=adapter.max_body_bytes, seconds=RENDER_SECONDS)
+        chosen = by_sender(channel, batch, _in_turn(taken), watched) if watched else Chosen(_in_turn(taken))
+        work = _render(chosen.sends, now, max_bytes=adapter.max_body_bytes, seconds=RENDER_SECONDS)
         record.fail(batch, work.failures)
         body, fitting = _encode(adapter, work.items) if work.items else (b"", 0)
-        bound, rest = work.rendered[:fitting], [*work.rendered[fitting:], *work.left]
+        bound, rest = work.rendered[:fitting], [*work.rendered[fitting:], *work.left, *chosen.later]
         claim.put_back(batch, rest)
-        outcome = Claimed(None, work.unreadable, locked, bool(rest) and not work.unreadable)
+        waits = {lane: (why, _unreadable_for(why)) for lane, why in work.unreadable.items()} | chosen.waits
+        outcome = Claimed(None, waits, chosen.apart, locked, bool(chosen.later) or (bool(rest) and not waits))
         if not bound:
             return outcome
         claim.open_batch(
@@ -83,7 +93,13 @@ def claim_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, tak
             idempotency_key=str(batch),
             rendered_at=now,
         )
-    return replace(outcome, bound=Bound(batch, 1, 1, body, str(batch), tuple(bound), replay=False))
+    return replace(
+        outcome, bound=Bound(batch, 1, 1, body, str(batch), tuple(bound), replay=False, senders=chosen.on_trial)
+    )
+
+
+def _unreadable_for(why: Failure) -> float | None:
+    return UNKNOWN_KEY_SECONDS if why.code == UNKNOWN_KEY else None
 
 
 def _in_turn(sends: Sequence[BoundSend]) -> list[BoundSend]:
@@ -115,10 +131,12 @@ def reopen_batch(adapter: Adapter, batch: UUID) -> Bound | Hopeless | None:
     def hopeless(code: str, detail: str) -> Hopeless:
         return Hopeless(batch, recovered.fence, Failure(code, detail))
 
-    if adapter.confirmation is not Confirmation.IDEMPOTENT:
+    if adapter.confirmation is Confirmation.AT_MOST_ONCE:
         return hopeless("cannot_be_repeated", "The provider may have it, and would send it again.")
     if recovered.too_late:
         return hopeless("replay_too_late", "Too old to be repeated safely.")
+    if adapter.confirmation is Confirmation.VERIFIABLE:
+        return _reopened(recovered, b"", settles_in=LEASE + adapter.settle_seconds - recovered.age)
     work = _render(recovered.sends, recovered.rendered_at)
     if any(why.code == UNKNOWN_KEY for why in work.unreadable.values()):
         return None  # a worker that has the key takes it when this lease has run out
@@ -127,8 +145,12 @@ def reopen_batch(adapter: Adapter, batch: UUID) -> Bound | Hopeless | None:
     body = adapter.encode(work.items)
     if hashlib.sha256(body).digest() != recovered.digest:
         return hopeless("digest_differs", "It does not render to the bytes it was.")
+    return _reopened(recovered, body)
+
+
+def _reopened(recovered: Recovered, body: bytes, settles_in: float | None = None) -> Bound:
     return Bound(
-        batch,
+        recovered.id,
         recovered.fence,
         recovered.attempts,
         body,
@@ -136,6 +158,7 @@ def reopen_batch(adapter: Adapter, batch: UUID) -> Bound | Hopeless | None:
         tuple(recovered.sends),
         replay=True,
         last_error=recovered.last_error,
+        settles_in=settles_in,
     )
 
 

@@ -3,6 +3,7 @@ tokens taken."""
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import defaultdict
@@ -16,7 +17,7 @@ from messaging import buckets
 from messaging.ledger.candidates import TENANTS, Lane, candidates, next_replay
 from messaging.ledger.claim import Take
 from messaging.ledger.lanes import LaneKey
-from messaging.providers.base import Adapter
+from messaging.providers.base import Adapter, Confirmation
 from messaging.rails import PRIORITIES, Channel, Rail
 
 #: Seconds for which a tenant without tokens is left out at most: a change of its bucket acts within 5 s.
@@ -38,8 +39,9 @@ class Grant:
     limits: Limits
     takes: tuple[Take, ...] = ()
     charged: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    alone: LaneKey | None = None  # the lane that goes out on its own, if this is one
-    trial: bool = False  # it is held, and this is the one send that finds out whether the cause is gone
+    apart: tuple[LaneKey, ...] = ()  # the lanes that go out apart from others, if these are such
+    trial: bool = False  # one that is held, and this is the one send that finds out whether the cause is gone
+    retry: bool = False  # it repeats or searches: it takes from the retry budget
     replay: bool = False
     more: bool = False  # due sends stay behind
 
@@ -61,8 +63,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.cursors: dict[int, int] = {}
-        self.alone_next = False  # the last batch was a mixed one: a lane that goes alone is next
-        self.alone_last: LaneKey | None = None
+        self.apart_next = False  # the last batch was a mixed one: lanes that go apart are next
+        self.apart_last = ""
         self._starved: dict[int, float] = {}
         self._lock = threading.Lock()
 
@@ -131,9 +133,11 @@ def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, 
         if batch is None:
             return refused
         grant = str(new_id())
-        decision = governor.acquire(grant=grant, batch=str(batch), rail=rail, limits=limits, max_batch=1, replay=True)
+        decision = governor.acquire(
+            grant=grant, batch=str(batch), rail=rail, limits=limits, max_batch=1, replay=True, retry=True
+        )
         if decision.granted:
-            return Grant(grant, batch, decision, limits, replay=True, more=True)
+            return Grant(grant, batch, decision, limits, retry=True, replay=True, more=True)
         wait = Later(decision.wait, decision.reason, new_work_helps=False)
         refused = min(refused or wait, wait, key=lambda w: w.seconds)
         if decision.reason != "circuit":
@@ -149,7 +153,19 @@ def _new_work(
     if not lanes:
         fed = memory.next_fed()
         return Later(fed, "tenant", new_work_helps=True) if fed is not None else None
-    first, chosen = _choose(lanes, memory)
+    found = _ask_for(adapter, governor, rail, memory, limits, lanes)
+    usual = [lane for lane in lanes if not _searches(lane)]
+    if isinstance(found, Later) and found.reason == "retries" and usual:
+        # No more searching for now; everybody else goes on.
+        return _ask_for(adapter, governor, rail, memory, limits, usual)
+    return found
+
+
+def _ask_for(
+    adapter: Adapter, governor: Governor, rail: Rail, memory: Memory, limits: Limits, lanes: Sequence[Lane]
+) -> Grant | Later:
+    group, chosen = _choose(lanes, memory)
+    retry = _searches(chosen[0])
     by_want: dict[tuple[int, int], list[Lane]] = defaultdict(list)
     for lane in chosen:
         by_want[lane.priority, lane.tenant].append(lane)
@@ -160,14 +176,22 @@ def _new_work(
     ]
     batch = new_id()
     decision = governor.acquire(
-        grant=str(batch), batch=str(batch), rail=rail, limits=limits, max_batch=adapter.max_batch, wants=wants
+        grant=str(batch),
+        batch=str(batch),
+        rail=rail,
+        limits=limits,
+        max_batch=adapter.max_batch,
+        wants=wants,
+        retry=retry,
+        # What a probe costs if its answer is lost: one send that nobody can tell about.
+        probe_batch=1 if adapter.confirmation is Confirmation.AT_MOST_ONCE else None,
     )
     memory.learn(wants, decision)
     if not decision.granted:
         return Later(decision.wait, decision.reason, new_work_helps=decision.reason == "tenant")
-    memory.alone_next = first is None
-    if first:
-        memory.alone_last = first.key
+    memory.apart_next = not group
+    if group:
+        memory.apart_last = group
     takes: list[Take] = []
     charged: dict[int, tuple[int, float]] = {}
     for want, share in zip(wants, decision.shares, strict=True):
@@ -181,24 +205,36 @@ def _new_work(
         limits,
         takes=tuple(takes),
         charged=charged,
-        alone=first.key if first else None,
-        trial=bool(first and first.trial),
+        apart=tuple(dict.fromkeys(lane.key for lane in chosen)) if group else (),
+        trial=chosen[0].trial,
+        retry=retry,
         # As many tenants as one look takes in: there may be more of them behind.
         more=sum(lane.sends for lane in lanes) > sum(decision.shares)
         or len({lane.tenant for lane in lanes}) >= TENANTS,
     )
 
 
-def _choose(lanes: Sequence[Lane], memory: Memory) -> tuple[Lane | None, Sequence[Lane]]:
-    """Those that go together, or one that goes alone: in turn, as long as there are both. The alone ones go in turn, too."""
-    alone = sorted((lane for lane in lanes if lane.alone), key=lambda lane: lane.key.place)
-    together = [lane for lane in lanes if not lane.alone]
-    if not alone or (together and not memory.alone_next):
-        return None, together
-    last = memory.alone_last
-    after = [lane for lane in alone if last is None or lane.key.place > last.place]
-    first = (after or alone)[0]
-    return first, [first]
+def _searches(lane: Lane) -> bool:
+    return lane.trial or lane.searching
+
+
+def _choose(lanes: Sequence[Lane], memory: Memory) -> tuple[str, Sequence[Lane]]:
+    """Those that go together (""), or a group that goes apart: in turn, as long as there are both. The groups go in turn, too."""
+    groups: dict[str, list[Lane]] = {}
+    together = []
+    for lane in lanes:
+        if not lane.alone:
+            together.append(lane)
+        elif _searches(lane):
+            # Of one priority: what is tried, or is half of the suspects, must not be more than that.
+            groups.setdefault(str(lane.key.place), [lane])
+        else:
+            groups.setdefault(str(lane.party or lane.key.place), []).append(lane)
+    if not groups or (together and not memory.apart_next):
+        return "", together
+    names = sorted(groups)
+    name = next((name for name in names if name > memory.apart_last), names[0])
+    return name, groups[name]
 
 
 def _due_lanes(adapter: Adapter, channel: Channel, rail: Rail, memory: Memory) -> list[Lane]:
@@ -224,6 +260,8 @@ def _hand_out(lanes: Sequence[Lane], share: int) -> list[Take]:
     for lane in lanes:
         sends = min(lane.sends, share)
         if sends:
-            takes.append(Take(lane.tenant, lane.priority, lane.blast, sends))
+            # The oldest one was refused alone: another one tells whether that is its own fault.
+            skip = random.randrange(1, lane.due) if lane.trial and lane.due > 1 else 0  # noqa: S311
+            takes.append(Take(lane.tenant, lane.priority, lane.blast, sends, skip))
             share -= sends
     return takes

@@ -23,14 +23,13 @@ from redis.retry import Retry
 from core import queues
 from core.governor import Event, Governor, Settled
 from messaging import outcomes
-from messaging.contents import UNKNOWN_KEY
+from messaging.dispatch import refusals
 from messaging.dispatch.answer import Recorded, record_answer
 from messaging.dispatch.batch import Bound, Claimed, Hopeless, claim_batch, reopen_batch
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
 from messaging.ledger import lanes, record
 from messaging.ledger.claim import LEASE, BoundSend
-from messaging.ledger.lanes import LaneKey
 from messaging.lifecycle import BatchState
 from messaging.metrics.counted import count_batch
 from messaging.outcomes import Ruling
@@ -51,8 +50,6 @@ LATE_SECONDS = 0.020
 LEASE_MARGIN = 5.0
 #: Seconds for which the tenants of lanes are left out that somebody was changing.
 LOCKED_SECONDS = 0.25
-#: Seconds for which a lane waits whose encryption key this process lacks: another one may have it.
-UNKNOWN_KEY_SECONDS = 5
 #: A longer wait ends the ticket: the clock leaves a new one.
 LONGEST_WAIT = 2.0
 #: Seconds for connecting to the governor, and for its answer. A turn that fails here costs nothing: the clock re-tickets.
@@ -152,20 +149,22 @@ def _prepare(line: Line, grant: Grant) -> tuple[Bound | None, bool]:
             bound = claimed.bound
             more = more or claimed.left_behind
             line.memory.rest(claimed.locked, LOCKED_SECONDS)
-            _hold_unreadable(line, claimed)
+            _keep_waiting(line, claimed)
     finally:
         if bound is None:
             _settle(line, grant, Event.NONE, unused=True, back=_back(grant, ()))
     return bound, more
 
 
-def _hold_unreadable(line: Line, claimed: Claimed) -> None:
-    """Lanes whose sends cannot be read here wait, in a transaction of their own: the claim held them in share."""
-    for lane, why in claimed.unreadable.items():
+def _keep_waiting(line: Line, claimed: Claimed) -> None:
+    """Lanes whose sends must not go out now wait, in a transaction of their own: the claim held them in share."""
+    for lane, (why, seconds) in claimed.waits.items():
         with transaction.atomic():
-            seconds = UNKNOWN_KEY_SECONDS if why.code == UNKNOWN_KEY else None
             lanes.hold(line.channel, line.rail, lane, why, seconds)
         log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
+    if claimed.apart:
+        with transaction.atomic():
+            lanes.isolate(line.channel, line.rail, claimed.apart)
 
 
 def _give_up(hopeless: Hopeless) -> None:
@@ -199,15 +198,17 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
         ruling, unused = _ruling(line.adapter, bound, answer), False
     gone_back = ruling.fate in outcomes.RETURNED
     settled = _settle(
-        line, grant, ruling.event, unused=unused, back=_back(grant, () if gone_back else bound.sends), answer=answer
+        line,
+        grant,
+        ruling.event,
+        unused=unused,
+        back=_back(grant, () if gone_back else bound.sends),
+        answer=answer,
+        refused=_refused_content(grant, bound, answer),
     )
-    recorded = _record(
-        line, grant, bound, answer, ruling, circuit_open=bool(settled and settled.circuit), started=started
-    )
-    if grant.alone and recorded.accepted and not recorded.fenced_out:
-        with transaction.atomic():
-            # One accepted trial says that the cause is gone for that send; the lane still goes alone once.
-            (lanes.isolate if grant.trial else lanes.release)(line.channel, line.rail, [grant.alone])
+    recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
+    if recorded.accepted and not recorded.fenced_out:
+        refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial)
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
@@ -217,22 +218,14 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
 
 
 def _record(
-    line: Line, grant: Grant, bound: Bound, answer: Answer, ruling: Ruling, *, circuit_open: bool, started: float
+    line: Line, grant: Grant, bound: Bound, answer: Answer, ruling: Ruling, *, circuit: str, started: float
 ) -> Recorded:
     """Record the answer, and again while the database is away and the lease lasts: what the provider has taken should not
     have to be asked for a second time."""
     pause = 0.1
     while True:
         try:
-            return record_answer(
-                line.channel,
-                line.rail,
-                bound,
-                answer,
-                ruling,
-                circuit_open=circuit_open,
-                culprit=_culprit(line, grant, bound, answer),
-            )
+            return record_answer(line.adapter, line.rail, bound, answer, ruling, circuit=circuit, trial=grant.trial)
         except OperationalError as error:
             if time.monotonic() + pause > started + LEASE - 1:
                 raise
@@ -242,12 +235,13 @@ def _record(
             pause = min(1.0, pause * 2)
 
 
-def _culprit(line: Line, grant: Grant, bound: Bound, answer: Answer) -> LaneKey | None:
-    """The lane of a single send that was refused on trial while others were accepted: it is the send's own fault."""
-    on_trial = grant.trial and answer.verdict is Verdict.REFUSED and len(bound.sends) == 1
-    if on_trial and grant.alone and lanes.others_were_accepted(line.adapter.name, line.channel, line.rail, grant.alone):
-        return grant.alone
-    return None
+def _refused_content(grant: Grant, bound: Bound, answer: Answer) -> tuple[int, str] | None:
+    """(tenant, code) if the contents of one tenant were refused that nobody has suspected before: three of them in a row, and
+    it is not their contents."""
+    tenants = {send.tenant for send in bound.sends}
+    if answer.verdict is not Verdict.REFUSED or grant.retry or len(tenants) > 1:
+        return None
+    return tenants.pop(), answer.code or answer.verdict
 
 
 def _tell_if_late(line: Line, grant: Grant, started: float) -> None:
@@ -262,7 +256,11 @@ def _tell_if_late(line: Line, grant: Grant, started: float) -> None:
 
 def _ruling(adapter: Adapter, bound: Bound, answer: Answer) -> Ruling:
     return outcomes.rule(
-        answer.verdict, bound=bound.replay, confirmation=adapter.confirmation, last_error=bound.last_error
+        answer.verdict,
+        bound=bound.replay,
+        confirmation=adapter.confirmation,
+        last_error=bound.last_error,
+        settled=bound.settles_in is not None and bound.settles_in <= 0,
     )
 
 
@@ -272,6 +270,10 @@ def _call(adapter: Adapter, bound: Bound, started: float) -> Answer | None:
     if left < REQUEST_DEADLINE:
         return None
     assert not transaction.get_connection().in_atomic_block, "Bug: a provider request inside a transaction"
+    if bound.settles_in is not None:
+        return adapter.ask(
+            [send.id for send in bound.sends], idempotency_key=bound.idempotency_key, timeout=REQUEST_DEADLINE
+        )
     return adapter.send(
         bound.body, items=len(bound.sends), idempotency_key=bound.idempotency_key, timeout=REQUEST_DEADLINE
     )
@@ -285,6 +287,7 @@ def _settle(
     unused: bool = False,
     back: Sequence[tuple[int, int, float]] = (),
     answer: Answer | None = None,
+    refused: tuple[int, str] | None = None,
 ) -> Settled | None:
     """Report to the governor. With Redis away there is nobody to report to; the answer must be recorded all the same."""
     hint = (answer.limit if answer else None) or LimitHint(None, None, None)
@@ -297,6 +300,8 @@ def _settle(
             limits=grant.limits,
             epoch=grant.decision.epoch,
             unused=unused,
+            retry=grant.retry,
+            refused=refused,
             back=back,
             retry_after=answer.retry_after if answer else None,
             remaining=hint.remaining,

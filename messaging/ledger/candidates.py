@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
+from psycopg.rows import TupleRow
+
 from core.db import ledger_cursor
 from messaging.ledger.lanes import LaneKey
 from messaging.rails import Channel, Rail
@@ -29,8 +31,9 @@ _FEW = 10
 class Lane:
     """Due sends of one lane: `sends` of them, counted up to one more than a batch holds.
 
-    `alone`: the provider refused a batch with this lane in it; its sends go out in a batch of their own.
-    `trial`: it is held, and this is the one send that finds out whether the cause is gone.
+    `alone`: the provider refused a batch with this lane in it; its sends go out apart, with the lanes of its `party` or alone.
+    `searching`: a culprit is among its oldest sends, and these are half of them.
+    `trial`: it is held, and one of its `due` sends finds out whether the cause is gone.
     """
 
     tenant: int
@@ -39,6 +42,9 @@ class Lane:
     sends: int
     alone: bool
     trial: bool = False
+    party: UUID | None = None
+    searching: bool = False
+    due: int = 0
 
     @property
     def key(self) -> LaneKey:
@@ -92,7 +98,7 @@ _SENDS, _BLAST_ROWS = "messaging_sends s", "messaging_blasts b"
 
 def open_blasts(tenant: str) -> str:
     return f"""
-    SELECT b.id, b.low, b.hold_code <> '' AS held, b.isolated OR b.hold_code <> '' AS alone
+    SELECT b.id, b.low, b.hold_code <> '' AS held, b.isolated OR b.hold_code <> '' AS alone, b.party, b.suspects
     FROM {_BLAST_ROWS}
     WHERE {BLAST_RUNNING} AND b.tenant_id = {tenant} AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
     ORDER BY b.id LIMIT {_BLASTS}"""
@@ -112,7 +118,7 @@ CANDIDATES = f"""
 WITH RECURSIVE
 lanes AS MATERIALIZED (
     SELECT tenant_id, paused OR (hold_code <> '' AND held_until > clock_timestamp()) AS closed,
-           isolated OR hold_code <> '' AS alone, hold_code <> '' AS held
+           isolated OR hold_code <> '' AS alone, hold_code <> '' AS held, party, suspects
     FROM messaging_tenant_lanes
     WHERE channel = %(channel)s AND rail = %(rail)s AND (paused OR isolated OR hold_code <> '')
 ),
@@ -124,8 +130,8 @@ single_tenants AS MATERIALIZED ({
     _wanted("s_after", "s_upto", "AND r.tenant_id <> ALL (ARRAY (SELECT l.tenant_id FROM lanes l WHERE l.closed))")
 }),
 blast_tenants AS MATERIALIZED ({_wanted("b_after", "b_upto", _HAS_DUE)})
-SELECT t.tenant_id, NULL::uuid AS blast_id, CASE WHEN l.held THEN 1 ELSE due.n END AS n,
-       coalesce(l.alone, false) AS alone, coalesce(l.held, false) AS trial
+SELECT t.tenant_id, NULL::uuid AS blast_id, due.n, coalesce(l.alone, false) AS alone, coalesce(l.held, false) AS trial,
+       l.party, coalesce(l.suspects, 0) AS suspects
 FROM single_tenants t
 LEFT JOIN lanes l ON l.tenant_id = t.tenant_id
 CROSS JOIN LATERAL (
@@ -133,17 +139,17 @@ CROSS JOIN LATERAL (
     FROM (SELECT FROM {_SENDS} WHERE {SINGLE_DUE} AND s.tenant_id = t.tenant_id LIMIT {_enough("single_tenants")}) q
 ) due
 UNION ALL
-SELECT t.tenant_id, due.blast_id, CASE WHEN due.held THEN 1 ELSE due.n END, due.alone, due.held
+SELECT t.tenant_id, due.blast_id, due.n, due.alone, due.held, due.party, due.suspects
 FROM blast_tenants t
 CROSS JOIN LATERAL (
-    SELECT q.blast_id, q.held, q.alone, count(*) AS n
+    SELECT q.blast_id, q.held, q.alone, q.party, q.suspects, count(*) AS n
     FROM (
-        SELECT b.id AS blast_id, b.held, b.alone
+        SELECT b.id AS blast_id, b.held, b.alone, b.party, b.suspects
         FROM ({open_blasts("t.tenant_id")}) b
         CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT {_enough("blast_tenants")}) s
         LIMIT {_enough("blast_tenants")}
     ) q
-    GROUP BY q.blast_id, q.held, q.alone
+    GROUP BY q.blast_id, q.held, q.alone, q.party, q.suspects
 ) due
 """
 
@@ -192,15 +198,24 @@ def candidates(
                 break
             parameters["cursor"] = cursor = end[0]
             rows = sql.all(CANDIDATES, parameters)
-        if sum(row[2] for row in rows) <= max_batch and any(row[2] >= _FEW for row in rows):
+        if sum(lane.sends for lane in _lanes(priority, rows)) <= max_batch and any(row[2] >= _FEW for row in rows):
             # Not enough for a batch, and somebody may have more than was counted.
             rows = sql.all(CANDIDATES, parameters | {"full": True})
-    found = [Lane(tenant, priority, blast, n, alone, trial) for tenant, blast, n, alone, trial in rows if n]
+    found = _lanes(priority, rows)
     ring = sorted({lane.tenant for lane in found}, key=lambda tenant: (tenant <= cursor, tenant))[:TENANTS]
     place = {tenant: i for i, tenant in enumerate(ring)}
     kept = [lane for lane in found if lane.tenant in place]
     kept.sort(key=lambda lane: (place[lane.tenant], lane.blast is not None, lane.blast or UUID(int=0)))
     return kept
+
+
+def _lanes(priority: int, rows: list[TupleRow]) -> list[Lane]:
+    found = []
+    for tenant, blast, due, alone, trial, party, suspects in rows:
+        sends = min(due, 1) if trial else min(due, (suspects + 1) // 2) if suspects else due
+        if sends:
+            found.append(Lane(tenant, priority, blast, sends, alone, trial, party, suspects > 0, due))
+    return found
 
 
 #: Batches of a provider's rail whose lease has run out: the worker vanished, or the next try is due.

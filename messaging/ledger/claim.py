@@ -21,12 +21,13 @@ LEASE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """How many sends of a lane a grant lets through."""
+    """How many sends of a lane a grant lets through: the oldest ones behind the first `skip`."""
 
     tenant: int
     priority: int
     blast: UUID | None
     sends: int
+    skip: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,14 @@ RETURNING s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.e
 """
 
 
+# A statement of its own: of a lane on trial, which is the only one in its batch.
+_TAKE_BEHIND = _TAKE.replace("LIMIT l.take", "LIMIT l.take OFFSET %(skip)s")
+
+
 def take(
     channel: Channel, rail: Rail, priority: int, batch: UUID, takes: Sequence[Take]
 ) -> tuple[list[BoundSend], int]:
-    """Bind up to `takes` due sends of one priority to `batch`, oldest first. Returns them (in no order) and how many expired.
+    """Bind up to `takes` due sends of one priority to `batch`. Returns them (in no order) and how many expired.
 
     Lanes that were paused, cancelled or held since the candidates were read give nothing.
     """
@@ -106,7 +111,7 @@ def take(
     blasts = [t for t in takes if t.blast is not None]
     with ledger_cursor() as sql:
         rows = sql.all(
-            _TAKE,
+            _TAKE_BEHIND if takes[0].skip else _TAKE,
             {
                 "channel": channel,
                 "rail": rail,
@@ -116,6 +121,7 @@ def take(
                 "sends": [t.sends for t in singles],
                 "blasts": [t.blast for t in blasts],
                 "blast_sends": [t.sends for t in blasts],
+                "skip": takes[0].skip,
             },
         )
     bound, expired = [], 0

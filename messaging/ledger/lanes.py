@@ -1,4 +1,4 @@
-"""What the dispatcher writes on lanes whose content a provider refused.
+"""What the dispatcher writes on lanes whose content a provider refused (`messaging.culprits` says what and why).
 
 Called first in a transaction, before the batch is locked (the order of locks). A tenant's lane is written under the
 tenant row's lock, because a missing lane row cannot be locked.
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from core.db import ledger_cursor
+from messaging.culprits import Search
 from messaging.ledger.record import Failure
-from messaging.rails import Channel, Rail
+from messaging.rails import PRIORITIES, Channel, Rail
 
 #: Seconds that a lane is held at first, and at most: each hold that a trial did not end is twice as long. A provider that is
-#: out of order for a moment costs seconds, a domain that nobody verifies costs a request every ten minutes.
+#: out of order for a moment costs seconds, a content that nobody mends costs a request every ten minutes.
 FIRST_HOLD = 10
 LONGEST_HOLD = 600
 
@@ -35,106 +36,144 @@ def _split(lanes: Sequence[LaneKey]) -> tuple[list[int], list[UUID]]:
     return sorted({k.tenant for k in lanes if k.blast is None}), sorted({k.blast for k in lanes if k.blast is not None})
 
 
+_LOCK_TENANTS = "SELECT FROM core_tenants WHERE id = ANY (%(tenants)s::bigint[]) ORDER BY id FOR NO KEY UPDATE"
+_LOCK_BLASTS = "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR UPDATE"
+_ADD_LANES = """
+INSERT INTO messaging_tenant_lanes (tenant_id, channel, rail, paused, isolated, hold_code, hold_detail, hold_seconds)
+SELECT t, %(channel)s, %(rail)s, false, false, '', '', 0 FROM unnest(%(tenants)s::bigint[]) t ORDER BY t
+ON CONFLICT (tenant_id, channel, rail) DO NOTHING
+"""
+_SECONDS = (
+    "CASE WHEN %(code)s::text = '' THEN 0"
+    " ELSE coalesce(%(hold)s::float8, least(%(longest)s, greatest(%(first)s, 2 * l.hold_seconds))) END"
+)
+_SET = (
+    "isolated = %(isolated)s, party = %(party)s::uuid, suspects = %(suspects)s, convicting = %(convicting)s,"
+    " hold_code = %(code)s::text, hold_detail = %(detail)s,"
+    f" hold_seconds = {_SECONDS},"
+    " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
+    f" ELSE clock_timestamp() + {_SECONDS} * interval '1 second' END"
+)
+_OF_TENANTS = "l.tenant_id = ANY (%(tenants)s::bigint[]) AND l.channel = %(channel)s AND l.rail = %(rail)s"
+
+
 def _write(
     channel: Channel,
     rail: Rail,
     lanes: Sequence[LaneKey],
     *,
     isolated: bool,
+    party: UUID | None = None,
+    search: Search = Search(),  # noqa: B008 — immutable
     why: Failure | None = None,
-    hold: int | None = None,
+    hold: float | None = None,
 ) -> None:
     """`hold`: seconds, or None for the next longer hold; without `why` the lanes are held no more."""
     tenants, blasts = _split(lanes)
     parameters = {
         "channel": channel,
         "rail": rail,
+        "tenants": tenants,
+        "blasts": blasts,
         "isolated": isolated,
+        "party": party,
+        "suspects": search.suspects,
+        "convicting": search.convicting,
         "code": why.code or "refused" if why else "",
         "detail": why.detail if why else "",
         "hold": hold,
         "first": FIRST_HOLD,
         "longest": LONGEST_HOLD,
     }
+    lock(tenants=tenants, blasts=blasts)
     with ledger_cursor() as sql:
         if tenants:
-            sql.run(
-                "SELECT FROM core_tenants WHERE id = ANY (%(tenants)s::bigint[]) ORDER BY id FOR NO KEY UPDATE",
-                {"tenants": tenants},
-            )
-            sql.run(
-                "INSERT INTO messaging_tenant_lanes"
-                " (tenant_id, channel, rail, paused, isolated, hold_code, hold_detail, hold_seconds)"
-                " SELECT t, %(channel)s, %(rail)s, false, false, '', '', 0 FROM unnest(%(tenants)s::bigint[]) t ORDER BY t"
-                " ON CONFLICT (tenant_id, channel, rail) DO NOTHING",
-                {"channel": channel, "rail": rail, "tenants": tenants},
-            )
-            sql.run(
-                f"UPDATE messaging_tenant_lanes l SET {_SET}"
-                " WHERE l.tenant_id = ANY (%(tenants)s::bigint[]) AND l.channel = %(channel)s AND l.rail = %(rail)s",
-                parameters | {"tenants": tenants},
-            )
+            sql.run(_ADD_LANES, parameters)
+            sql.run(f"UPDATE messaging_tenant_lanes l SET {_SET} WHERE {_OF_TENANTS}", parameters)
         if blasts:
-            sql.run(
-                "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR UPDATE",
-                {"blasts": blasts},
-            )
-            sql.run(
-                f"UPDATE messaging_blasts l SET {_SET} WHERE l.id = ANY (%(blasts)s::uuid[])",
-                parameters | {"blasts": blasts},
-            )
+            sql.run(f"UPDATE messaging_blasts l SET {_SET} WHERE l.id = ANY (%(blasts)s::uuid[])", parameters)
 
 
-_SECONDS = (
-    "CASE WHEN %(code)s::text = '' THEN 0"
-    " ELSE coalesce(%(hold)s::int, least(%(longest)s, greatest(%(first)s, 2 * l.hold_seconds))) END"
-)
-_SET = (
-    "isolated = %(isolated)s, hold_code = %(code)s::text, hold_detail = %(detail)s,"
-    f" hold_seconds = {_SECONDS},"
-    " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
-    f" ELSE clock_timestamp() + {_SECONDS} * interval '1 second' END"
-)
+def lock(*, tenants: Sequence[int] = (), blasts: Sequence[UUID] = ()) -> None:
+    """Keep claims and others who write on these lanes out until the transaction ends."""
+    with ledger_cursor() as sql:
+        if tenants:
+            sql.run(_LOCK_TENANTS, {"tenants": list(tenants)})
+        if blasts:
+            sql.run(_LOCK_BLASTS, {"blasts": list(blasts)})
 
 
-def isolate(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
-    """From now on each of these lanes goes out in a batch of its own: the next refusal names the lane."""
-    _write(channel, rail, lanes, isolated=True)
+def isolate(channel: Channel, rail: Rail, lanes: Sequence[LaneKey], party: UUID | None = None) -> None:
+    """From now on these lanes go out apart from others, those of one `party` together: the next refusal says more."""
+    _write(channel, rail, lanes, isolated=True, party=party)
 
 
-def hold(channel: Channel, rail: Rail, lane: LaneKey, why: Failure, seconds: int | None = None) -> None:
-    """The lane waits for `seconds` (None: 10 s at first, twice as long each time, 10 minutes at most). Then one of its
-    sends is tried."""
+def search_on(channel: Channel, rail: Rail, lane: LaneKey, search: Search) -> None:
+    """A culprit is looked for in the lane; without suspects it only goes alone once more. It is held no longer."""
+    _write(channel, rail, [lane], isolated=True, search=search)
+
+
+def hold(channel: Channel, rail: Rail, lane: LaneKey, why: Failure, seconds: float | None = None) -> None:
+    """The lane waits for `seconds` (None: 10 s at first, twice as long each time, 10 minutes at most). Then one
+    of its sends is tried."""
     _write(channel, rail, [lane], isolated=True, why=why, hold=seconds)
 
 
 def release(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
-    """A batch of each of these lanes was accepted: they are like any other again."""
+    """A batch of these lanes was accepted: they are like any other again."""
     _write(channel, rail, lanes, isolated=False)
 
 
-_ACCEPTED_SINCE = """
-SELECT EXISTS (
-    SELECT FROM (SELECT * FROM messaging_batches ORDER BY id DESC LIMIT 50) b
-    WHERE b.provider = %(provider)s AND b.state IN ('accepted', 'accepted_in_part') AND b.created_at > %(since)s
-)
-"""
-
-
-def others_were_accepted(provider: str, channel: Channel, rail: Rail, lane: LaneKey) -> bool:
-    """Whether the provider took other batches since this lane was held: then what it refuses is the lane's own."""
+def known(channel: Channel, rail: Rail, lane: LaneKey) -> Search:
+    """What is known of the culprit in a lane, which is locked for this transaction."""
     with ledger_cursor() as sql:
         if lane.blast is None:
+            lock(tenants=[lane.tenant])
             row = sql.one(
-                "SELECT held_until - hold_seconds * interval '1 second' FROM messaging_tenant_lanes"
-                " WHERE tenant_id = %(tenant)s AND channel = %(channel)s AND rail = %(rail)s AND hold_code <> ''",
-                {"tenant": lane.tenant, "channel": channel, "rail": rail},
+                f"SELECT l.suspects, l.convicting FROM messaging_tenant_lanes l WHERE {_OF_TENANTS}",
+                {"tenants": [lane.tenant], "channel": channel, "rail": rail},
             )
         else:
+            lock(blasts=[lane.blast])
             row = sql.one(
-                "SELECT held_until - hold_seconds * interval '1 second' FROM messaging_blasts"
-                " WHERE id = %(blast)s AND hold_code <> ''",
-                {"blast": lane.blast},
+                "SELECT suspects, convicting FROM messaging_blasts WHERE id = %(blast)s", {"blast": lane.blast}
             )
-        accepted = sql.one(_ACCEPTED_SINCE, {"provider": provider, "since": row[0]}) if row else None
-    return bool(accepted and accepted[0])
+    return Search(*row) if row else Search()
+
+
+_QUEUED_SINGLES = (
+    "s.tenant_id = %(tenant)s AND s.channel = %(channel)s AND s.rail = %(rail)s"
+    " AND s.priority = ANY (%(priorities)s::smallint[]) AND s.status = 'queued' AND s.blast_id IS NULL"
+)
+_QUEUED_OF_BLAST = "s.blast_id = %(blast)s AND s.status = 'queued'"
+# Of the provider's last batches: whether it takes anything is asked in vain if they are all older.
+_ONLY_ONE = """
+SELECT NOT EXISTS (SELECT FROM messaging_sends s WHERE {queued}) AND EXISTS (
+    SELECT FROM (SELECT * FROM messaging_batches ORDER BY id DESC LIMIT 50) b
+    JOIN {table} l ON {lane} AND l.hold_code <> '' AND b.created_at > l.held_until - l.hold_seconds * interval '1 second'
+    WHERE b.provider = %(provider)s AND b.state IN ('accepted', 'accepted_in_part')
+)
+"""
+_ONLY_SINGLE = _ONLY_ONE.format(
+    queued=_QUEUED_SINGLES,
+    table="messaging_tenant_lanes",
+    lane="l.tenant_id = %(tenant)s AND l.channel = %(channel)s AND l.rail = %(rail)s",
+)
+_ONLY_OF_BLAST = _ONLY_ONE.format(queued=_QUEUED_OF_BLAST, table="messaging_blasts", lane="l.id = %(blast)s")
+
+
+def is_only_one(provider: str, channel: Channel, rail: Rail, lane: LaneKey) -> bool:
+    """Whether nothing waits in this held lane but what is in hand, and the provider took other batches since it was held."""
+    with ledger_cursor() as sql:
+        row = sql.one(
+            _ONLY_SINGLE if lane.blast is None else _ONLY_OF_BLAST,
+            {
+                "provider": provider,
+                "channel": channel,
+                "rail": rail,
+                "priorities": list(PRIORITIES[rail]),
+                "tenant": lane.tenant,
+                "blast": lane.blast,
+            },
+        )
+    return bool(row and row[0])

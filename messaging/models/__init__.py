@@ -10,6 +10,7 @@ from messaging.models.lane import TenantLane
 from messaging.models.redrive import Redrive
 from messaging.models.send import Send
 from messaging.models.sender_domain import SenderDomain
+from messaging.models.sender_hold import SenderHold
 
 __all__ = [
     "Batch",
@@ -26,5 +27,6 @@ __all__ = [
     "Redrive",
     "Send",
     "SenderDomain",
+    "SenderHold",
     "TenantLane",
 ]

@@ -18,11 +18,17 @@ ON_ITS_RAIL = (
 class LaneMixin(models.Model):
     """What the dispatcher may write on a lane when the provider refuses its content.
 
-    `isolated`: its sends go out in a batch of their own, so that a refusal names it and nobody else waits for it.
+    `isolated`: its sends go out apart from other lanes', so that a refusal names it and nobody else waits for it; with the
+    lanes of the same `party`, half of those that were refused together, or alone.
+    `suspects`: a culprit is among so many of its oldest sends; they are halved until it is alone. `convicting`: another
+    one was accepted after the oldest was refused alone; refused once more, it is the culprit.
     `hold_code` with `held_until`: nothing is sent but one send at `held_until`, a trial whether the cause is gone.
     """
 
     isolated = models.BooleanField(default=False)
+    party = models.UUIDField(null=True, blank=True)
+    suspects = models.IntegerField(db_default=0)
+    convicting = models.BooleanField(db_default=False)
     hold_code = models.CharField(max_length=64, default="", blank=True)
     hold_detail = models.TextField(default="", blank=True)
     hold_seconds = models.IntegerField(default=0)  # of the last hold; the next one lasts twice as long

@@ -21,7 +21,7 @@ class Confirmation(StrEnum):
     """How an attempt whose answer was lost can be cleared up."""
 
     IDEMPOTENT = "idempotent"  # repeat the same bytes under the same key: the provider sends once
-    VERIFIABLE = "verifiable"  # ask the provider whether it has them
+    VERIFIABLE = "verifiable"  # ask the provider whether it has them (`Adapter.ask`)
     AT_MOST_ONCE = "at_most_once"  # no way: the sends become ambiguous
 
 
@@ -38,6 +38,7 @@ class Verdict(StrEnum):
     KEY_CONFLICT = "key_conflict"  # the idempotency key was used with other bytes: that original WAS accepted
     NOT_SENT = "not_sent"  # no byte of the request left this machine
     UNKNOWN = "unknown"  # it may or may not have been processed
+    NOT_FOUND = "not_found"  # asked for sends, the provider says that it has none, or not all, of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ class LimitHint:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `provider_ids[i]` belongs to item i: None where `item_errors` has i, or nothing was accepted."""
+    """What came back. `provider_ids[i]` belongs to item i: None where `item_errors` has i, or nothing was accepted.
+
+    The same of a question (`Adapter.ask`), where None means that the provider does not have send i.
+    """
 
     verdict: Verdict
     http_status: int | None = None
@@ -91,6 +95,11 @@ class Adapter(ABC):
     max_batch: ClassVar[int]  # items a request may hold
     max_body_bytes: ClassVar[int]  # bytes a request may hold
     confirmation: ClassVar[Confirmation]
+    #: VERIFIABLE: seconds after a batch's lease from which the provider's "not found" counts. Until then the request may still
+    #: be on its way through the provider.
+    settle_seconds: ClassVar[float] = 60.0
+    #: Seconds between two tries of sends that did not leave the machine, at most; it begins with 2 and doubles.
+    longest_back_off: ClassVar[float] = 300.0
     #: (method, path) of everything that this adapter may call; a `*` in a path is one segment. Any other is refused.
     endpoints: ClassVar[frozenset[tuple[str, str]]]
 
@@ -105,3 +114,11 @@ class Adapter(ABC):
         Never repeats, never follows a redirect, and raises nothing for what a network or a provider can do: that is
         what `Answer` is for. An exception is a bug, or an endpoint outside `endpoints`.
         """
+
+    def ask(self, send_ids: Sequence[UUID], *, idempotency_key: str, timeout: float) -> Answer:
+        """VERIFIABLE: one request that asks for the sends of a batch, by the ids that their items carried. It sends nothing.
+
+        ACCEPTED if the provider has them all, NOT_FOUND if it surely lacks some; any other verdict: it cannot be told now.
+        Otherwise it promises what `send` does.
+        """
+        raise AssertionError(f"Bug: {self.name} is {self.confirmation} and cannot be asked")

@@ -303,54 +303,6 @@ def test_miscounts_with_other_trouble_between_them_end_too(rig: Rig) -> None:
     assert statuses() == {"ambiguous": 2}
 
 
-def _end_holds() -> None:
-    TenantLane.objects.exclude(hold_code="").update(held_until=timezone.now())
-
-
-def test_a_culprit_fails_alone_and_its_tenant_s_other_sends_go_out(rig: Rig) -> None:
-    """One bad code among twenty, refused without being named: each of its lane's trials sends one, and the culprit ends as
-    a dead letter, since others are accepted meanwhile."""
-    tenant, other = make_tenant("a"), make_tenant("b")
-    submit_some(tenant, 3)
-    culprit = submit_some(tenant, 1, subject="POISON")[0]
-    submit_some(tenant, 16)
-    rig.sandbox.fault("422", contains="POISON")
-    for _ in range(12):
-        submit_some(other, 1)
-        rig.drain()
-        _end_holds()
-    assert statuses(tenant=tenant) == {"sent": 19, "failed": 1}
-    assert (DeadLetter.objects.get().send_id, statuses(tenant=other)) == (culprit.id, {"sent": 12})
-
-
-def test_nothing_fails_while_the_provider_refuses_everybody(rig: Rig) -> None:
-    tenants = [make_tenant() for _ in range(4)]
-    for tenant in tenants:
-        submit_some(tenant, 2)
-    rig.sandbox.fault("422")
-    for _ in range(6):
-        rig.drain()
-        _end_holds()
-    assert (statuses(), DeadLetter.objects.count()) == ({"queued": 8}, 0)
-    rig.sandbox.clear_faults()
-    for _ in range(3):
-        rig.drain()
-        _end_holds()
-    assert statuses() == {"sent": 8}
-
-
-def test_holds_begin_short_and_double(rig: Rig) -> None:
-    tenant = make_tenant("refused")
-    submit_some(tenant, 2)
-    rig.sandbox.fault("403_domain", domain="refused.org")
-    lengths = []
-    for _ in range(8):
-        rig.turn()
-        lengths.append(TenantLane.objects.get().hold_seconds)
-        _end_holds()
-    assert lengths == [10, 20, 40, 80, 160, 320, 600, 600]
-
-
 def test_an_answer_is_recorded_when_the_database_is_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     submit_some(make_tenant(), 2)
     real, failures = turn.record_answer, [OperationalError("gone"), OperationalError("gone")]

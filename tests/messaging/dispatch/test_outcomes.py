@@ -10,13 +10,13 @@ import requests
 from core.models import DeadLetter
 from messaging import outcomes
 from messaging.lifecycle import BatchState, SendStatus
-from messaging.models import Blast, Send, TenantLane
+from messaging.models import Send
 from messaging.outcomes import BOUND, FIRST, Fate, rule
 from messaging.providers import registry
 from messaging.providers.base import Confirmation, Verdict
 from messaging.providers.resend import ResendAdapter
-from messaging.rails import Channel, Rail
-from tests.factories import make_blast, make_tenant, statuses, submit_some
+from messaging.rails import Channel
+from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import Rig
 
 
@@ -34,9 +34,32 @@ def test_unknown_binds_whatever_comes_back_later(verdict: Verdict) -> None:
     assert (ruling.fate, ruling.state) == (Fate.BOUND, BatchState.UNKNOWN)
 
 
-@pytest.mark.parametrize("confirmation", [Confirmation.VERIFIABLE, Confirmation.AT_MOST_ONCE])
-def test_without_idempotency_an_unknown_answer_is_ambiguous(confirmation: Confirmation) -> None:
-    assert rule(Verdict.UNKNOWN, bound=False, confirmation=confirmation).fate is Fate.AMBIGUOUS
+@pytest.mark.parametrize(
+    ("confirmation", "fate"),
+    [
+        (Confirmation.IDEMPOTENT, Fate.BOUND),
+        (Confirmation.VERIFIABLE, Fate.BOUND),
+        (Confirmation.AT_MOST_ONCE, Fate.AMBIGUOUS),
+    ],
+)
+@pytest.mark.parametrize("bound", [False, True])
+def test_an_unknown_answer_is_repeated_asked_for_or_ambiguous(
+    confirmation: Confirmation, fate: Fate, bound: bool
+) -> None:
+    assert rule(Verdict.UNKNOWN, bound=bound, confirmation=confirmation).fate is fate
+
+
+@pytest.mark.parametrize(("settled", "fate"), [(False, Fate.BOUND), (True, Fate.BACK_OFF)])
+def test_not_found_counts_after_the_settle_time(settled: bool, fate: Fate) -> None:
+    ruling = rule(Verdict.NOT_FOUND, bound=True, confirmation=Confirmation.VERIFIABLE, settled=settled)
+    assert ruling.fate is fate
+
+
+@pytest.mark.parametrize("attempts", range(12))
+def test_back_off_is_full_jitter_up_to_a_doubling_bound(attempts: int) -> None:
+    bound = min(300.0, 2.0 ** (attempts + 1))
+    assert [outcomes.back_off(attempts, 300.0, chance) for chance in (0.0, 0.5, 1.0)] == [0.2, bound / 2, bound]
+    assert outcomes.back_off(attempts, 60.0, 1.0) == min(60.0, bound), "each provider has its longest"
 
 
 def test_accepted(rig: Rig) -> None:
@@ -108,66 +131,6 @@ def test_a_credential_failure_opens_the_circuit_and_nothing_is_lost(rig: Rig, fa
     rig.unblock()
     rig.turn()
     assert (statuses(), rig.circuit()) == ({"sent": 3}, "")
-
-
-def test_an_unverified_domain_holds_the_lane_that_uses_it_and_nobody_else(rig: Rig) -> None:
-    refused, other = make_tenant("refused"), make_tenant("other")
-    submit_some(refused, 2)
-    submit_some(other, 2)
-    rig.sandbox.fault("403_domain", domain="refused.org")
-    rig.drain()
-    assert statuses(tenant=other) == {"sent": 2}
-    assert (statuses(tenant=refused), _attempts()) == ({"queued": 2}, [0, 0, 1, 1])
-    lane = TenantLane.objects.get(tenant=refused)
-    assert lane.hold_code
-    assert lane.held_until is not None
-    assert rig.circuit() == ""
-
-
-def test_a_held_lane_tries_one_send_when_its_time_has_come_and_goes_on(rig: Rig) -> None:
-    tenant = make_tenant("refused")
-    submit_some(tenant, 5)
-    rig.sandbox.fault("403_domain", domain="refused.org", count=1)
-    rig.turn()
-    assert rig.turn() is None
-    TenantLane.objects.update(held_until="2020-01-01T00:00:00Z")
-    rig.turn()
-    assert (statuses(), TenantLane.objects.get().hold_code) == ({"sent": 1, "queued": 4}, "")
-    rig.drain()
-    assert statuses() == {"sent": 5}
-
-
-def test_a_refused_blast_is_held_on_its_row(rig: Rig) -> None:
-    tenant = make_tenant("refused")
-    make_blast(tenant, 0)
-    blast = Blast.objects.get()
-    sends = submit_some(tenant, 2, category="marketing")
-    Send.objects.filter(pk__in=[s.id for s in sends]).update(blast=blast)
-    Blast.objects.update(has_due=True)
-    rig.sandbox.fault("422", count=1)
-    rig.turn(Rail.MARKETING)
-    blast.refresh_from_db()
-    assert blast.hold_code
-    assert statuses() == {"queued": 2}
-    assert rig.turn(Rail.MARKETING) is None
-
-
-def test_a_whole_batch_refused_is_sorted_by_lane_until_the_culprit_s_lane_is_known(rig: Rig) -> None:
-    culprit, others = make_tenant("culprit"), [make_tenant() for _ in range(3)]
-    submit_some(culprit, 2, subject="POISON")
-    for tenant in others:
-        submit_some(tenant, 2)
-    rig.sandbox.fault("422", contains="POISON")
-    rig.drain()
-    assert statuses(tenant=culprit) == {"queued": 2}
-    assert statuses() == {"queued": 2, "sent": 6}
-    assert list(TenantLane.objects.exclude(hold_code="").values_list("tenant__slug", flat=True)) == ["culprit"]
-    assert not DeadLetter.objects.exists()
-    # The others were released by their acceptance and go together again.
-    for tenant in others:
-        submit_some(tenant, 2)
-    rig.turn()
-    assert len(rig.batches()[-1].send_ids) == 6
 
 
 def test_not_sent_is_tried_again_later_and_counts_as_an_attempt(rig: Rig) -> None:

@@ -198,7 +198,7 @@ def test_a_cancel_while_the_request_is_out_catches_what_comes_back(rig: Rig) -> 
     cancel_blast(blast.pk)
     answer = Answer(Verdict.RATE_LIMITED, 429, "rate_limit_exceeded")
     ruling = outcomes.FIRST[Verdict.RATE_LIMITED]
-    record_answer(line.channel, line.rail, bound, answer, ruling, circuit_open=False)
+    record_answer(line.adapter, line.rail, bound, answer, ruling)
     assert statuses() == {"cancelled": 3}
 
 
@@ -296,9 +296,7 @@ def test_a_fenced_out_worker_may_still_bring_an_acceptance(rig: Rig) -> None:
     rig.sandbox.fault("500", count=1)
     rig.turn()
     assert (statuses(), rig.batch().state) == ({"sending": 3}, BatchState.UNKNOWN)
-    recorded = record_answer(
-        line.channel, line.rail, bound, answer, outcomes.FIRST[Verdict.ACCEPTED], circuit_open=False
-    )
+    recorded = record_answer(line.adapter, line.rail, bound, answer, outcomes.FIRST[Verdict.ACCEPTED])
     assert len(recorded.accepted) == 3
     assert (statuses(), rig.batch().state) == ({"sent": 3}, BatchState.ACCEPTED)
     rig.lapse_leases()
@@ -313,9 +311,7 @@ def test_a_fenced_out_worker_changes_nothing_else(rig: Rig, verdict: Verdict) ->
     rig.sandbox.fault("500", count=1)
     rig.turn()
     before = list(Batch.objects.values()), list(Send.objects.order_by("id").values())
-    recorded = record_answer(
-        line.channel, line.rail, bound, Answer(verdict), outcomes.FIRST[verdict], circuit_open=False
-    )
+    recorded = record_answer(line.adapter, line.rail, bound, Answer(verdict), outcomes.FIRST[verdict])
     assert recorded.fenced_out
     assert (list(Batch.objects.values()), list(Send.objects.order_by("id").values())) == before
 
@@ -336,9 +332,7 @@ def test_an_answer_that_waits_for_a_take_over_is_fenced_out_by_it(rig: Rig) -> N
 
     def record() -> Recorded:
         try:
-            return record_answer(
-                line.channel, line.rail, bound, Answer(Verdict.QUOTA), outcomes.FIRST[Verdict.QUOTA], circuit_open=False
-            )
+            return record_answer(line.adapter, line.rail, bound, Answer(Verdict.QUOTA), outcomes.FIRST[Verdict.QUOTA])
         finally:
             connection.close()
 

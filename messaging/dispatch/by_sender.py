@@ -1,0 +1,93 @@
+"""Which of the claimed sends may go together while sender domains are watched (`messaging.ledger.senders`): nearly never."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from messaging.ledger import record, senders
+from messaging.ledger.claim import BoundSend
+from messaging.ledger.lanes import FIRST_HOLD, LaneKey
+from messaging.ledger.record import Failure
+from messaging.ledger.senders import Watched
+from messaging.rails import Channel
+
+
+@dataclass(slots=True)
+class Chosen:
+    """`sends` go into the request, `later` ones back to wait for the next. `on_trial`: the watched domains, if there are no
+    others in it. `waits`: blasts whose domain is held, and for how long; `apart`: lanes with single sends that were set aside."""
+
+    sends: Sequence[BoundSend]
+    later: list[BoundSend] = field(default_factory=list)
+    on_trial: tuple[str, ...] = ()
+    waits: dict[LaneKey, tuple[Failure, float | None]] = field(default_factory=dict)
+    apart: list[LaneKey] = field(default_factory=list)
+
+
+def by_sender(channel: Channel, batch: UUID, taken: Sequence[BoundSend], watched: Mapping[str, Watched]) -> Chosen:
+    """Divide what was claimed, in the claim's transaction.
+
+    Sends of a held domain wait until its hold ends: single ones each on its own, blasts as lanes. Suspects, and the one send
+    that tries a domain again, go apart from the rest: one request in two, as long as there are both.
+    """
+    domains = senders.domains_of({send.content for send in taken})
+    plain: list[BoundSend] = []
+    groups: dict[str, list[BoundSend]] = {}
+    held: list[tuple[BoundSend, Watched]] = []
+    for send in taken:
+        domain = watched.get(domains[send.content])
+        if domain is None:
+            plain.append(send)
+        elif domain.left is not None and domain.left > 0:
+            held.append((send, domain))
+        else:
+            groups.setdefault(domain.group, []).append(send)
+    chosen = Chosen(plain)
+    if groups and (not plain or random.random() < 0.5):  # noqa: S311
+        chosen = _apart(channel, groups, domains, watched, held)
+        chosen.later += plain
+    else:
+        chosen.later += [send for group in groups.values() for send in group]
+    _set_aside(batch, held, chosen)
+    return chosen
+
+
+def _apart(
+    channel: Channel,
+    groups: Mapping[str, list[BoundSend]],
+    domains: Mapping[int, str],
+    watched: Mapping[str, Watched],
+    held: list[tuple[BoundSend, Watched]],
+) -> Chosen:
+    """The first group that may go. A domain whose trial somebody else has taken is held."""
+    chosen = Chosen([])
+    for group in groups.values():
+        domain = watched[domains[group[0].content]]
+        if chosen.sends:
+            chosen.later += group
+        elif domain.left is None:
+            chosen.sends = group
+            chosen.on_trial = tuple(sorted({domains[send.content] for send in group}))
+        elif senders.may_try(channel, domain.domain):
+            chosen.sends, chosen.on_trial = group[:1], (domain.domain,)
+            chosen.later += group[1:]
+        else:
+            held += [(send, Watched(domain.domain, FIRST_HOLD, domain.group, domain.why)) for send in group]
+    return chosen
+
+
+def _set_aside(batch: UUID, held: Sequence[tuple[BoundSend, Watched]], chosen: Chosen) -> None:
+    single: dict[str, tuple[Failure, dict[UUID, float | None]]] = {}
+    for send, domain in held:
+        lane = LaneKey(send.tenant, send.blast)
+        if send.blast is None:
+            single.setdefault(domain.domain, (domain.why, {}))[1][send.id] = domain.left
+            chosen.apart.append(lane)
+        else:
+            chosen.later.append(send)
+            chosen.waits[lane] = (domain.why, domain.left)
+    for why, delays in single.values():
+        record.give_back(batch, delays, counted=False, why=why)

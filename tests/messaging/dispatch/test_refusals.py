@@ -1,0 +1,329 @@
+"""A request refused as a whole: the culprit is found, in its lane or by its sender domain, and everybody else goes on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from core.models import DeadLetter, Tenant
+from messaging.dispatch import by_sender
+from messaging.ledger import senders
+from messaging.models import Blast, Send, SenderDomain, SenderHold, TenantLane
+from messaging.rails import Channel, Rail
+from messaging.submission import submit_many
+from tests.factories import make_content, make_tenant, request, statuses, submit_some
+from tests.rig import Rig
+
+MARKETING = Rail.MARKETING
+
+
+def _blast(tenant: Tenant, requests: list[dict[str, Any]]) -> Blast:
+    """A running blast of these sends, each with a content of its own."""
+    sends = submit_many(tenant, [r | {"category": "marketing"} for r in requests])
+    blast = Blast.objects.create(
+        tenant=tenant,
+        content_id=make_content(tenant),
+        channel="email",
+        category="marketing",
+        rail="marketing",
+        priority=2,
+        state="running",
+        has_due=True,
+    )
+    Send.objects.filter(pk__in=[s.id for s in sends]).update(blast=blast)
+    return blast
+
+
+def _end_holds() -> None:
+    """As if all holds, of lanes, blasts and senders, ended now."""
+    for model in (TenantLane, Blast, SenderHold):
+        model.objects.exclude(hold_code="").update(held_until=timezone.now())
+    Send.objects.filter(status="scheduled").update(status="queued")
+    senders.forget()
+
+
+def _settle(rig: Rig, rail: Rail = Rail.TRANSACTIONAL, rounds: int = 8) -> None:
+    """Until nothing more happens but in the next hold."""
+    for _ in range(rounds):
+        rig.drain(rail)
+        _end_holds()
+    rig.drain(rail)
+
+
+def _requests(rig: Rig) -> int:
+    return int(rig.sandbox.stats()["requests_received"])
+
+
+# ------------------------------------------------------------------------------------------------------- one culprit
+
+
+@pytest.mark.parametrize("place", [0, 1, 37, 98, 99])
+def test_one_culprit_of_a_hundred_is_found_wherever_it_is_and_the_others_are_sent(rig: Rig, place: int) -> None:
+    tenant = make_tenant("a")
+    requests = [request(tenant, i) for i in range(100)]
+    requests[place] |= {"subject": "POISON"}
+    culprit = submit_many(tenant, requests)[place]
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain()
+    assert _requests(rig) <= 2 * math.ceil(math.log2(100)) + 6
+    # The last one of its lane has no witness in it: others must have been accepted since.
+    submit_some(make_tenant("b"), 1)
+    _settle(rig, rounds=1)
+    assert statuses(tenant=tenant) == {"sent": 99, "failed": 1}
+    letter = DeadLetter.objects.get()
+    assert (letter.send_id, letter.reason) == (culprit.id, "validation_error")
+    assert rig.governor.spent() == _requests(rig), "every request of the search took its token"
+    # One more batch of its own, and the lane is like any other.
+    submit_some(tenant, 1)
+    rig.drain()
+    assert not TenantLane.objects.get(tenant=tenant).isolated
+
+
+def test_a_culprit_in_a_blast_is_found_behind_the_oldest_of_its_lane(rig: Rig) -> None:
+    tenant, other = make_tenant("a"), make_tenant("b")
+    blast = _blast(tenant, [request(tenant, i) | ({"text": "POISON"} if i == 33 else {}) for i in range(60)])
+    submit_some(other, 40, category="marketing")
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain(MARKETING)
+    assert statuses(blast=blast) == {"sent": 59, "failed": 1}
+    assert statuses(tenant=other) == {"sent": 40}
+    blast.refresh_from_db()
+    assert (blast.suspects, blast.convicting, blast.hold_code) == (0, False, "")
+
+
+def test_several_culprits_are_each_found_and_nobody_else_fails(rig: Rig) -> None:
+    tenant = make_tenant("a")
+    requests = [request(tenant, i) | ({"subject": "POISON"} if i in (0, 1, 50, 99) else {}) for i in range(100)]
+    culprits = {submit.id for i, submit in enumerate(submit_many(tenant, requests)) if i in (0, 1, 50, 99)}
+    rig.sandbox.fault("422", contains="POISON")
+    _settle(rig)
+    assert statuses() == {"sent": 96, "failed": 4}
+    assert set(DeadLetter.objects.values_list("send_id", flat=True)) == culprits
+
+
+def test_a_culprit_that_is_the_only_one_of_its_lane_fails_once_others_were_accepted_between(rig: Rig) -> None:
+    lonely, other = make_tenant("lonely"), make_tenant("other")
+    culprit = submit_some(lonely, 1, subject="POISON")[0]
+    rig.sandbox.fault("422", contains="POISON")
+    _settle(rig, rounds=3)
+    assert statuses() == {"queued": 1}, "nothing else was accepted: it may be the provider"
+    submit_some(other, 1)
+    _settle(rig, rounds=2)
+    assert statuses(tenant=lonely) == {"failed": 1}
+    assert DeadLetter.objects.get().send_id == culprit.id
+
+
+# ------------------------------------------------------------------------------------------------- a tenant's content
+
+
+def test_a_content_that_is_refused_for_everybody_holds_its_lane_and_fails_nothing(rig: Rig) -> None:
+    tenant, other = make_tenant("a"), make_tenant("b")
+    blast = _blast(tenant, [request(tenant, i, subject="POISON") for i in range(150)])
+    submit_some(other, 50, category="marketing")
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain(MARKETING)
+    blast.refresh_from_db()
+    assert (statuses(tenant=other), statuses(blast=blast)) == ({"sent": 50}, {"queued": 150})
+    assert (blast.hold_code, blast.hold_seconds) == ("validation_error", 10)
+    searched = _requests(rig)
+    assert searched <= 14
+    seconds = []
+    for _ in range(8):
+        _end_holds()
+        submit_some(other, 1, category="marketing")  # others are accepted all the time
+        rig.drain(MARKETING)
+        blast.refresh_from_db()
+        seconds.append(blast.hold_seconds)
+    assert seconds == [20, 40, 80, 160, 320, 600, 600, 600]
+    assert _requests(rig) == searched + 16, "one request a hold, besides the others'"
+    assert (DeadLetter.objects.count(), rig.circuit()) == (0, "")
+
+
+def test_a_lane_goes_on_as_soon_as_its_content_is_accepted(rig: Rig) -> None:
+    tenant = make_tenant("a")
+    blast = _blast(tenant, [request(tenant, i, subject="POISON") for i in range(150)])
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain(MARKETING)
+    rig.sandbox.clear_faults()
+    _end_holds()
+    rig.drain(MARKETING)
+    blast.refresh_from_db()
+    assert (statuses(), blast.isolated, blast.hold_code) == ({"sent": 150}, False, "")
+
+
+# --------------------------------------------------------------------------------------------------- lanes and lanes
+
+
+def test_innocent_lanes_leave_by_halves_and_not_one_by_one(rig: Rig) -> None:
+    """A hundred tenants in one refused request: nobody waits for ninety-nine others to go alone."""
+    tenants = [make_tenant() for _ in range(100)]
+    for i, tenant in enumerate(tenants):
+        submit_some(tenant, 1, subject="POISON" if i == 61 else "Your code")
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain()
+    assert statuses(tenant=tenants[61]) in ({"queued": 1}, {"failed": 1})
+    assert Send.objects.filter(status="sent").count() == 99
+    assert _requests(rig) <= 1 + 2 * 7 + 2
+    assert list(TenantLane.objects.filter(isolated=True).values_list("tenant", flat=True)) == [tenants[61].pk]
+
+
+def test_others_have_every_second_request_while_a_lane_is_searched(rig: Rig) -> None:
+    tenant, other = make_tenant("a"), make_tenant("b")
+    submit_some(tenant, 99)
+    submit_some(tenant, 1, subject="POISON")
+    rig.sandbox.fault("422", contains="POISON")
+    rig.turn()
+    for n in range(1, 9):
+        submit_some(other, 1)
+        rig.turn()
+        rig.turn()
+        assert statuses(tenant=other) == {"sent": n}
+
+
+def test_a_search_that_has_used_up_the_retry_budget_waits_and_the_others_go_on(rig: Rig) -> None:
+    tenant, other = make_tenant("a"), make_tenant("b")
+    submit_some(tenant, 99)
+    submit_some(tenant, 1, subject="POISON")
+    rig.sandbox.fault("422", contains="POISON")
+    rig.turn()
+    rig.redis.hset(rig.governor.keys[0], mapping={"r_tokens": "-1000000", "r_at": "0"})
+    rig.redis.hset(rig.governor.keys[0], "r_at", str(rig.redis.time()[0]))
+    submit_some(other, 5)
+    rig.turn()
+    assert statuses(tenant=other) == {"sent": 5}
+    assert rig.turn() is None
+    assert (statuses(tenant=tenant), set(Send.objects.filter(tenant=tenant).values_list("attempts", flat=True))) == (
+        {"queued": 100},
+        {0},
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ systemic
+
+
+def test_what_refuses_three_tenants_opens_the_circuit_and_fails_nothing(rig: Rig) -> None:
+    tenants = [make_tenant() for _ in range(20)]
+    for tenant in tenants:
+        submit_some(tenant, 2)
+    rig.sandbox.fault("422")
+    for _ in range(40):
+        rig.turn()
+    assert rig.circuit() == "refusing"
+    assert _requests(rig) <= 1 + 2 * 20 + 3
+    before = _requests(rig)
+    for _ in range(12):
+        rig.unblock()
+        rig.turn()
+    assert _requests(rig) == before + 12, "one probe at a time"
+    assert (statuses(), DeadLetter.objects.count()) == ({"queued": 40}, 0)
+    assert set(Send.objects.values_list("attempts", flat=True)) == {0}
+    rig.sandbox.clear_faults()
+    rig.unblock()
+    _settle(rig)
+    assert (statuses(), rig.circuit()) == ({"sent": 40}, "")
+
+
+def test_marketing_contents_that_are_refused_never_stop_a_login_code(rig: Rig) -> None:
+    rig.sandbox.fault("422", contains="POISON")
+    for _ in range(3):
+        submit_some(make_tenant(), 5, category="marketing", subject="POISON")
+    for _ in range(12):
+        rig.turn(MARKETING)
+    assert rig.circuit() == "refusing"
+    submit_some(make_tenant(), 1)
+    recorded = rig.turn()
+    assert recorded is not None
+    assert len(recorded.accepted) == 1
+
+
+# ------------------------------------------------------------------------------------------------------ sender domains
+
+
+def test_a_refused_domain_is_found_among_many_and_the_others_go_on(rig: Rig) -> None:
+    tenants = [make_tenant(f"t{i}") for i in range(60)]
+    for tenant in tenants:
+        submit_some(tenant, 1)
+    rig.sandbox.fault("403_domain", domain="t17.org")
+    rig.drain()
+    assert statuses(tenant=tenants[17]) == {"scheduled": 1}
+    assert statuses() == {"scheduled": 1, "sent": 59}
+    assert _requests(rig) <= 1 + 2 * 6 + 2
+    hold = SenderHold.objects.get()
+    assert (hold.domain, hold.hold_code, hold.hold_seconds) == ("t17.org", "validation_error", 10)
+    assert (rig.circuit(), DeadLetter.objects.count()) == ("", 0)
+    assert Send.objects.get(status="scheduled").attempts == 0
+
+
+def test_the_same_tenant_s_sends_of_another_domain_go_on_in_the_same_lane(rig: Rig) -> None:
+    tenant = make_tenant("a")
+    SenderDomain.objects.create(tenant=tenant, domain="verified.org")
+    submit_some(tenant, 30)
+    rig.sandbox.fault("403_domain", domain="a.org")
+    rig.drain()
+    for _ in range(3):
+        submit_some(tenant, 2, from_="codes@verified.org")
+        submit_some(tenant, 2)
+        rig.drain()
+    assert statuses() == {"sent": 6, "scheduled": 36}
+    assert _requests(rig) <= 1 + 3 * 3
+
+
+def test_all_lanes_of_a_refused_domain_wait_for_one_send_that_tries_again(rig: Rig) -> None:
+    """Two blasts and single sends of a domain, and of another tenant that shares it: one request a hold."""
+    tenant, twin, other = make_tenant("a"), make_tenant("twin"), make_tenant("b")
+    SenderDomain.objects.create(tenant=twin, domain="a.org")
+    blasts = [_blast(tenant, [request(tenant, i) for i in range(5)]) for _ in range(2)]
+    submit_some(tenant, 5, category="marketing")
+    submit_some(twin, 5, category="marketing", from_="x@a.org")
+    rig.sandbox.fault("403_domain", domain="a.org")
+    rig.drain(MARKETING)
+    first = _requests(rig)
+    assert first <= 2
+    for n in range(1, 5):
+        _end_holds()
+        submit_some(other, 3, category="marketing")
+        rig.drain(MARKETING)
+        assert _requests(rig) == first + 2 * n, "one send of the domain, and the others' batch"
+    assert statuses(tenant=other) == {"sent": 12}
+    assert SenderHold.objects.get().hold_seconds == 160
+    rig.sandbox.clear_faults()
+    _settle(rig, MARKETING)
+    assert (set(statuses()), SenderHold.objects.count()) == ({"sent"}, 0)
+    assert not Blast.objects.exclude(hold_code="").exists()
+    assert [Blast.objects.get(pk=b.pk).isolated for b in blasts] == [False, False]
+
+
+def test_the_send_that_tries_a_domain_again_takes_nobody_with_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_sender.random, "random", lambda: 0.0)  # its turn at once
+    tenant, other = make_tenant("a"), make_tenant("b")
+    submit_some(tenant, 3)
+    rig.sandbox.fault("403_domain", domain="a.org")
+    rig.drain()
+    _end_holds()
+    submit_some(other, 3)
+    rig.turn()
+    assert len(rig.batches()[-1].send_ids) == 1
+    rig.drain()
+    assert statuses(tenant=other) == {"sent": 3}
+
+
+def test_a_hold_is_tried_once_by_whoever_comes_first(rig: Rig) -> None:
+    make_tenant("a")
+    SenderHold.objects.create(
+        channel="email", domain="a.org", hold_code="x", hold_seconds=10, held_until=timezone.now()
+    )
+    assert [senders.may_try(Channel.EMAIL, "a.org") for _ in range(3)] == [True, False, False]
+
+
+def test_holds_of_a_domain_begin_short_and_double(rig: Rig) -> None:
+    submit_some(make_tenant("refused"), 2)
+    rig.sandbox.fault("403_domain", domain="refused.org")
+    lengths = []
+    for _ in range(8):
+        rig.drain()
+        lengths.append(SenderHold.objects.get().hold_seconds)
+        _end_holds()
+    assert lengths == [10, 20, 40, 80, 160, 320, 600, 600]
