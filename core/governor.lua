@@ -48,7 +48,7 @@ end
 -- grow otherwise, and blocks not end, until it has caught up.
 if number('seen') > now then
   local back = number('seen') - now
-  for _, field in ipairs({'at', 'q_at', 'r_at', 'mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
+  for _, field in ipairs({'at', 'q_at', 'r_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
     if number(field) > 0 then put_number(field, number(field) - back) end
   end
 end
@@ -250,7 +250,13 @@ local function acquire()
     local reserve = marketing and quota[3] or 0
     quota_tokens = level_of('q', quota)
     local free = whole(quota_tokens - reserve)
-    if free < 1 then return wait((1 + reserve - quota_tokens) / quota[2], 'quota') end
+    if marketing and number('q_mark') > now then return wait(number('q_mark') - now, 'quota') end
+    if free < 1 then
+      local seconds = (1 + reserve - quota_tokens) / quota[2]
+      -- What comes back first is the transactional rail's, if it has asked, also without a reserve.
+      if not marketing then put_number('q_mark', now + math.min(MARK_HORIZON, seconds) + args.slack) end
+      return wait(seconds, 'quota')
+    end
     room = math.min(room, free)
   end
 
@@ -353,7 +359,10 @@ local function acquire()
   put_number('tokens', global_level(request) - 1)
   put_number('at', now)
   put('spent', string.format('%.0f', number('spent') + 1))
-  if quota then put_level('q', quota_tokens - total) end
+  if quota then
+    put_level('q', quota_tokens - total)
+    if not marketing and number('q_mark') > 0 then put('q_mark', '0') end
+  end
   if retry then put_level('r', retry_tokens - 1) end
   if not marketing and number('mark') > 0 then put('mark', '0') end
   store_tenants()

@@ -61,6 +61,7 @@ class Model:
     flights: dict[str, float] = field(default_factory=dict)
     cursors: dict[int, int] = field(default_factory=dict)
     mark: float = 0.0
+    q_mark: float = 0.0
     blocked: float = 0.0
     blocked_why: str = ""
     strikes: int = 0
@@ -121,7 +122,11 @@ class Model:
             room = call.probe_batch
         if quota and not call.replay:
             missing = 1 + call.reserve(quota) - self.quota_level(quota, now)
+            if call.marketing and self.q_mark > now:
+                return refuse(self.q_mark - now, "quota")
             if missing > HALF:
+                if not call.marketing:
+                    self.q_mark = fixed(now + min(MARK_HORIZON, missing / quota.refill) + MARK_SLACK)
                 return refuse(missing / quota.refill, "quota")
             room = min(room, whole(1 - missing))
         if call.retry and not probe:
@@ -193,6 +198,7 @@ class Model:
         self.spent += 1
         self.flights[call.grant] = until = fixed(now + FLIGHT_TTL)
         if call.limits.quota and not call.replay:
+            self.q_mark = self.q_mark if call.marketing else 0.0
             self.quota = Level(fixed(self.quota_level(call.limits.quota, now) - sum(shares)), now)
         if call.retry and not probe:
             self.retries = Level(fixed(self.retry_level(call.limits.retries, now) - 1), now)

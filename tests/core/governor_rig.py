@@ -18,7 +18,7 @@ CLOCK = "redis.call('TIME')"
 assert SCRIPT.count(CLOCK) == 1, "the governor must read its clock in exactly one place"
 
 TEXTS = ("blocked_why", "circuit", "circuit_rail", "probe_next", "probe_last", "permit", "run")
-NUMBERS = ("mark", "blocked", "strikes", "epoch", "spent", "opened", "probe_at", "probe_n", "permit_until")
+NUMBERS = ("mark", "q_mark", "blocked", "strikes", "epoch", "spent", "opened", "probe_at", "probe_n", "permit_until")
 #: The last decimal that is kept, and what a double loses on a time since the epoch.
 NEAR = 0.000_002
 

@@ -76,9 +76,9 @@ class GovernorMachine(RuleBasedStateMachine):
     def wait_exactly_as_told(self) -> None:
         assert self.refused
         call, decision = self.refused
-        # Two waits with one reason may follow each other: an open circuit's permit and next probe, and a block that the
-        # provider's quota answer began and the quota of our own count.
-        twice = {"circuit", self.model.blocked_why if self.model.blocked > self.governor.now else ""}
+        # Two waits with one reason may follow each other: an open circuit's permit and next probe, a block that the provider's
+        # quota answer began and the quota of our own count, and that the transactional rail waits for it.
+        twice = {"circuit", "quota", self.model.blocked_why if self.model.blocked > self.governor.now else ""}
         self.governor.advance(decision.wait)
         reason = self.acquire(call).reason
         assert reason != decision.reason or reason in twice

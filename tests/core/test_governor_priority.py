@@ -189,3 +189,28 @@ def test_priorities_share_a_tenants_tokens_in_their_order(governor: TimedGoverno
     bucket = Bucket(5, 1)
     decision = governor.transactional(want(1, 4, 1, bucket), want(1, 3, 0, bucket), want(2, 2, 1))
     assert decision.shares == (2, 3, 2)
+
+
+# Quota
+
+
+def test_what_comes_back_of_a_used_up_quota_is_the_transactional_rail_s(governor: TimedGovernor) -> None:
+    """Also without a reserve, and for as long as it asks."""
+    governor.limits = Limits(Bucket(100, 100), Bucket(10, 0.5))
+    governor.advance(10)
+    assert sum(governor.marketing(want(sends=10)).shares) == 10
+    for _ in range(4):
+        assert governor.transactional().reason == governor.marketing().reason == "quota"
+        governor.advance(0.5)
+    assert governor.marketing().reason == "quota", "there is one, and it is not marketing's"
+    assert governor.transactional().granted
+    governor.advance(2)
+    assert governor.marketing().granted
+
+
+def test_a_quota_that_is_used_up_holds_no_repetition_back(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(100, 100), Bucket(1, 0.001))
+    governor.transactional()
+    governor.transactional()
+    governor.advance(1)
+    assert governor.ask("marketing", replay=True, batch="x").granted
