@@ -24,6 +24,8 @@ from messaging.rails import PRIORITIES, Channel, Rail
 STARVED_SECONDS = 2.0
 #: Seconds until a provider without a bucket is looked at again: long enough to end the ticket, not to wait in a thread.
 NO_BUCKET_SECONDS = 60.0
+#: What some work waits for, and other work does not.
+_ITS_OWN = ("tenant", "retries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, m
     if not later:
         return None
     first = min(later, key=lambda wait: wait.seconds)
-    return replace(first, new_work_helps=any(wait.new_work_helps for wait in later))
+    # What keeps a repetition waiting need not keep a login code waiting that comes only now: it is worth a look.
+    return replace(first, new_work_helps=new is None or any(wait.new_work_helps for wait in later))
 
 
 def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, limits: Limits) -> Grant | Later | None:
@@ -188,7 +191,7 @@ def _ask_for(
     )
     memory.learn(wants, decision)
     if not decision.granted:
-        return Later(decision.wait, decision.reason, new_work_helps=decision.reason == "tenant")
+        return Later(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
     memory.apart_next = not group
     if group:
         memory.apart_last = group

@@ -9,14 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from core import queues
+from core.governor import RETRY_SHARE
 from messaging.dispatch import seat as seats
 from messaging.dispatch import turn
 from messaging.dispatch.seat import Seat
 from messaging.rails import Channel, Rail, queue_name
 from tests.factories import make_tenant, statuses, submit_some
-from tests.rig import Rig
+from tests.rig import Rig, seed_buckets
 
 
 @pytest.fixture
@@ -147,3 +149,38 @@ def test_a_ticket_that_comes_after_the_grant_leaves_the_next_one(rig: Rig, monke
     monkeypatch.setattr(turn, "_prepare", prepare)
     rig.turn()
     assert queues.depth(queue) == 1
+
+
+def test_a_login_code_does_not_wait_for_what_a_repetition_waits_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader waits for the retry budget on behalf of an unknown batch; the code that comes meanwhile needs none."""
+    seed_buckets(rate=10.0)
+    tenant = make_tenant()
+    unknown = submit_some(tenant, 1)
+    rig.sandbox.fault("drop_before", count=1)
+    rig.turn()
+    rig.lapse_leases()
+    missing = 0.9 * turn.LONGEST_WAIT * 10.0 * RETRY_SHARE
+    rig.redis.hset(rig.governor.keys[0], mapping={"r_tokens": str(1 - missing), "r_at": str(time.time())})
+    leader_waits = threading.Event()
+    wait = Seat.wait
+
+    def waits(seat: Seat, seconds: float, *, until_flag: bool) -> None:
+        leader_waits.set()
+        wait(seat, seconds, until_flag=until_flag)
+
+    monkeypatch.setattr(Seat, "wait", waits)
+    with ThreadPoolExecutor(1) as pool:
+        leader = pool.submit(_in_thread, rig)
+        assert leader_waits.wait(10)
+        code = submit_some(tenant, 1)
+        rig.turn()
+        leader.result(30)
+        pool.submit(_in_thread, rig).result(30)
+    assert rig.accepted_ids() == [str(send[0].id) for send in (code, unknown)]
+
+
+def _in_thread(rig: Rig) -> None:
+    try:
+        rig.turn()
+    finally:
+        connections.close_all()
