@@ -27,6 +27,9 @@ _AGAIN_SECONDS = 0.2
 _NAP_SECONDS = 0.05
 #: A fault of the provider's that has struck nothing yet goes on for so long at most.
 _MISSED_SECONDS = 5.0
+#: A frozen worker's batch is repeated by another one in a request of so many seconds: it wakes before that ends. From so long
+#: before the lease's end on.
+_REPEATED_SECONDS, _BEFORE_LEASE_ENDS = 4.0, 10.0
 #: Beyond the lease, for a frozen worker's batch to be taken over: an open circuit tries every 30 s.
 _TAKE_OVER_SECONDS = 60.0
 #: For the answers of a worker that was frozen to be recorded, or not.
@@ -243,9 +246,10 @@ def worker_frozen(scene: Scene, seconds: float) -> Act:
     try:
         for fault in (slow, refused):
             yield from scene.tell(partial(sandbox.clear_fault, fault))
-        yield seconds
-        slow = yield from scene.tell(lambda: sandbox.fault("slow", extra_ms=2 * _SLOW_SECONDS * 1000))
+        yield seconds - _BEFORE_LEASE_ENDS
+        slow = yield from scene.tell(lambda: sandbox.fault("slow", extra_ms=_REPEATED_SECONDS * 1000))
         yield from _until_taken_over(scene, batches)
+        yield _REPEATED_SECONDS / 8  # if there are several, the others are, too
     finally:
         worker.resume()
         scene.held.discard(worker)
