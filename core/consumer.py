@@ -9,13 +9,14 @@ was blocked puts it back, and one that could take no more passes one on. Should 
 look that each idle consumer takes every `LOOK_SECONDS` finds the message. The same looks are the heartbeat, without which others
 would take this worker's messages for those of a dead one.
 
-Idle, a consumer costs two commands a second, those within dramatiq's script counted: one BLPOP, and EVALSHA, ZADD and LPOP
-every three seconds.
+Idle, a consumer costs five commands in four seconds, those within dramatiq's script counted: two BLPOP, and EVALSHA, ZADD and
+LPOP for the look.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,15 +37,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds for which a consumer blocks for a wake: how late it sees, at the worst, that its gate is closed or its process stops.
-BLOCK_SECONDS = 1.0
+BLOCK_SECONDS = 2.0
 #: Seconds between two looks of an idle consumer that nothing woke, and between two heartbeats of a gated or full one.
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 4.0
 #: Seconds for which a gated or full consumer waits for its gate or a job before it looks around.
 _PAUSE_SECONDS = 0.5
 #: Seconds for an answer of Redis; above `BLOCK_SECONDS`.
 _ANSWER_SECONDS = 5.0
-#: Redis is away, or cannot be written to for now. redis-py's TimeoutError is no ConnectionError.
-_AWAY = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)
+#: Redis is away. redis-py's TimeoutError is no ConnectionError.
+_AWAY = (redis.ConnectionError, redis.TimeoutError)
+#: Redis is there and cannot be written to for now: memory or disk full, a replica, too few of them, a long script.
+_NOT_NOW = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
+#: The same, as text: redis-py has no class for some, and what is refused within a script comes as a plain error.
+_NOT_NOW_WORDS = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS|MASTERDOWN|BUSY)\b")
 
 
 @contextmanager
@@ -52,8 +57,10 @@ def _in_dramatiq_s_words() -> Iterator[None]:
     """After ConnectionClosed, dramatiq makes a new consumer, or acknowledges again; anything else it takes for a bug."""
     try:
         yield
-    except _AWAY as error:
-        raise ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
+    except redis.RedisError as error:
+        if isinstance(error, _AWAY + _NOT_NOW) or _NOT_NOW_WORDS.search(str(error)):
+            raise ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
+        raise
 
 
 class WakingConsumer(_RedisConsumer):
@@ -138,7 +145,7 @@ class WakingConsumer(_RedisConsumer):
         try:
             key = self.broker.key(f"{self.queue_name}.wake")
             return self._client.blpop([key], timeout=min(BLOCK_SECONDS, self._rhythm)) is not None
-        except (redis.ConnectionError, redis.TimeoutError):
+        except _AWAY:
             return True  # a wake may have been on its way; the fetch that follows tells whether Redis is there
 
     def _wait_for_room(self) -> None:
@@ -195,12 +202,15 @@ class WakingConsumer(_RedisConsumer):
         if lost := self._held() - self._in_hand:
             log.warning("messages_recovered", extra={"queue": self.queue_name, "count": len(lost)})
             self.broker.do_requeue(self.queue_name, *lost)
+            self.broker.wake(self.queue_name, self._client)
 
     def _decode(self, data: bytes | None) -> Message[Any] | None:
         """None: it cannot be read, and is put aside, so that the others go on."""
         try:
             message: Message[Any] = Message.decode(data)  # type: ignore[arg-type]
-            message.options["redis_message_id"]
+            ids = (message.message_id, message.actor_name, message.options["redis_message_id"])
+            if message.queue_name != self.queue_name or not all(isinstance(found, str) for found in ids):
+                raise TypeError  # dramatiq's threads would die of it
         except (DecodeError, KeyError, TypeError) as error:
             log.error("message_unreadable", extra={"queue": self.queue_name, "error": type(error).__name__})
             self._put_aside(data)

@@ -22,6 +22,7 @@ from tests.core.broker_rig import (
     consumer_of,
     enqueue,
     held,
+    message,
     new_broker,
     until,
     until_blocked,
@@ -56,11 +57,13 @@ def test_redis_that_comes_back_empty_is_used_again(own_redis: OwnRedis, monkeypa
 
 
 def test_a_connection_cut_while_it_is_blocked_is_replaced_at_once(redis: Redis) -> None:
+    def cut() -> int:
+        blocked = [client["id"] for client in redis.client_list() if client["cmd"] == "blpop"]
+        return sum(redis.client_kill_filter(_id=pk) for pk in blocked)
+
     with Loop(consumer_of(new_broker())) as loop:  # a Loop makes no new consumer
         for _ in range(3):
-            until_blocked(redis)
-            (blocked,) = (client for client in redis.client_list() if client["cmd"] == "blpop")
-            redis.client_kill_filter(_id=blocked["id"])
+            until(cut)
             enqueue(new_broker())
             loop.consumer.ack(loop.got.get(timeout=10))
 
@@ -111,6 +114,59 @@ def test_an_ack_that_fails_is_for_dramatiq_to_repeat(
     following.close()
 
 
+@pytest.mark.parametrize("refuse", [("maxmemory", "1"), ("min-replicas-to-write", "3")], ids=["memory", "replicas"])
+def test_a_redis_that_takes_no_writes_for_now_is_told_in_dramatiq_s_words(
+    own_redis: OwnRedis, refuse: tuple[str, str]
+) -> None:
+    """What is refused within a script comes as a plain error, and as a bug dramatiq would leave the message behind."""
+    broker = new_broker(own_redis.url)
+    enqueue(broker)
+    consumer = consumer_of(broker)
+    found = next(consumer)
+    name, value = refuse
+    own_redis.client.config_set(name, value)
+    consumer._due = 0.0  # it looks
+    outcomes = {type(_error_of(call)) for call in (lambda: consumer.ack(found), lambda: next(consumer))}
+    own_redis.client.config_set(name, "0")
+    assert ConnectionClosed in outcomes
+    assert outcomes <= {ConnectionClosed, type(None)}, "an acknowledgement only deletes: some versions let it pass"
+    consumer.ack(found)
+    assert held(own_redis.client, broker) == own_redis.client.hlen(f"dramatiq:{QUEUE}.msgs") == 0
+    assert not broker.in_hand(QUEUE)
+    consumer.close()
+
+
+def _error_of(call: Callable[[], Any]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - what it is, is the question
+        return error
+    return None
+
+
+def test_what_a_gated_consumer_recovers_wakes_another_process(redis: Redis) -> None:
+    broker = new_broker()
+    (sent,) = enqueue(broker)
+    broker.fetch(QUEUE, 1, broker.client)  # its answer never arrives
+    redis.delete(f"dramatiq:{QUEUE}.wake")
+    broker.gate(QUEUE).close()
+    with Loop(consumer_of(new_broker())) as other:
+        until_blocked(redis)
+        other.consumer._due = float("inf")
+        consumer = consumer_of(broker)
+        assert next(consumer) is None
+        assert other.got.get(timeout=10).message_id == sent
+    consumer.close()
+
+
+def test_an_error_that_will_not_pass_is_none_of_dramatiq_s_words(redis: Redis) -> None:
+    redis.set(f"dramatiq:{QUEUE}", "not a list")
+    consumer = consumer_of(new_broker())
+    with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+        next(consumer)
+    consumer.close()
+
+
 def test_a_lost_answer_to_a_fetch_strands_nothing(redis: Redis) -> None:
     broker = new_broker()
     sent = enqueue(broker, 5)
@@ -128,7 +184,24 @@ def test_a_lost_answer_to_a_fetch_strands_nothing(redis: Redis) -> None:
     second.close()
 
 
-@pytest.mark.parametrize("bad", [b"not JSON", b'{"args": []}', b""], ids=["text", "fields", "empty"])
+def _foreign(**fields: Any) -> bytes:
+    """A message that can be decoded, and that a thread of dramatiq's would die of."""
+    return message().copy(options={"redis_message_id": "bad"}).copy(**fields).encode()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"not JSON",
+        b'{"args": []}',
+        b"",
+        _foreign(queue_name="another"),
+        _foreign(actor_name=["a"]),
+        _foreign(message_id={}),
+        _foreign(options={"redis_message_id": []}),
+    ],
+    ids=["text", "fields", "empty", "queue", "actor", "id", "redis-id"],
+)
 def test_a_message_that_cannot_be_read_strands_no_other(
     redis: Redis, caplog: pytest.LogCaptureFixture, bad: bytes
 ) -> None:

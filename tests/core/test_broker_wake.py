@@ -38,7 +38,9 @@ def test_a_message_wakes_an_idle_consumer_which_would_not_look_by_itself(redis: 
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["idle", "gated"])
-def test_a_consumer_without_work_costs_two_commands_a_second(redis: Redis, is_open: bool) -> None:
+def test_a_consumer_without_work_leaves_its_process_room_below_two_commands_a_second(
+    redis: Redis, is_open: bool
+) -> None:
     broker = new_broker()
     if not is_open:
         broker.gate("jobs").close()
@@ -47,7 +49,7 @@ def test_a_consumer_without_work_costs_two_commands_a_second(redis: Redis, is_op
         redis.config_resetstat()
         started = time.monotonic()
         time.sleep(2 * LOOK_SECONDS)
-        assert _commands(redis) <= 2 * (time.monotonic() - started) + 4  # 4: a look that falls on the edge
+        assert _commands(redis) <= 1.25 * (time.monotonic() - started) + 4  # 4: a look that falls on the edge
 
 
 def test_a_lost_wake_costs_one_look(redis: Redis) -> None:
