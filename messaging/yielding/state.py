@@ -1,7 +1,7 @@
 """What the marketing workers of a channel do at this moment, told by each of them through Redis.
 
 One hash a channel, one field a process, `expires at:JSON`. A process renews its field; one that vanished is not believed
-after `TTL` seconds, and its field is removed by whoever starts next.
+after `TTL` seconds, and its field is removed by whoever tells something next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import redis
 from messaging.rails import Channel
 
 #: Seconds for which what a process told is believed.
-TTL = 10
+TTL = 12
 
 _PUBLISH = """
 local now = tonumber(redis.call('TIME')[1])
@@ -25,7 +25,6 @@ for i = 1, #told, 2 do
   if tonumber(string.match(told[i + 1], '^%d+')) < now then redis.call('HDEL', KEYS[1], told[i]) end
 end
 redis.call('HSET', KEYS[1], ARGV[1], (now + tonumber(ARGV[2])) .. ':' .. ARGV[3])
-redis.call('EXPIRE', KEYS[1], ARGV[2])
 """
 
 

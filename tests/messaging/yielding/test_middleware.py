@@ -19,7 +19,8 @@ from core.broker import RailBroker
 from core.gate import Gate
 from messaging.rails import Channel, Rail, queue_name
 from messaging.yielding.middleware import RailPriorityMiddleware
-from messaging.yielding.state import yield_state
+from messaging.yielding.state import TTL, yield_state
+from tests.core.broker_rig import Loop, until_blocked
 from tests.factories import insert_raw, make_tenant
 from tests.rig import seed_buckets
 
@@ -94,6 +95,24 @@ def test_it_yields_and_resumes_by_itself_and_takes_its_state_along(
     assert len(yield_state(Channel.EMAIL, redis).processes) == 1
     middleware.before_worker_shutdown(broker, _worker())
     assert yield_state(Channel.EMAIL, redis).processes == ()
+
+
+def test_an_idle_marketing_worker_costs_two_commands_a_second_with_all_it_does(
+    broker: RailBroker, boot: Callable[..., RailPriorityMiddleware], redis: Redis
+) -> None:
+    """A consumer takes five in four seconds; what the worker tells of its yield fits into the rest."""
+    boot(MARKETING)
+    assert broker.gate(MARKETING).wait_open(10)
+    with Loop(broker.consume(MARKETING, prefetch=8)):
+        until_blocked(redis)
+        redis.config_resetstat()
+        started = time.monotonic()
+        time.sleep(TTL)
+        seconds = time.monotonic() - started
+    stats = {name: stat["calls"] for name, stat in redis.info("commandstats").items()}
+    assert "cmdstat_hgetall" in stats, "its state was told again"
+    ours = sum(calls for name, calls in stats.items() if name not in ("cmdstat_info", "cmdstat_config"))
+    assert ours <= 2 * seconds + 4  # 4: a look, or a telling, that falls on the edge
 
 
 def test_a_transactional_worker_has_no_thread_and_an_open_gate(
