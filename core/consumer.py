@@ -209,13 +209,15 @@ class WakingConsumer(_RedisConsumer):
         try:
             message: Message[Any] = Message.decode(data)  # type: ignore[arg-type]
             ids = (message.message_id, message.actor_name, message.options["redis_message_id"])
-            if message.queue_name != self.queue_name or not all(isinstance(found, str) for found in ids):
-                raise TypeError  # dramatiq's threads would die of it
         except (DecodeError, KeyError, TypeError) as error:
-            log.error("message_unreadable", extra={"queue": self.queue_name, "error": type(error).__name__})
-            self._put_aside(data)
-            return None
-        return message
+            why = type(error).__name__
+        else:
+            if message.queue_name == self.queue_name and all(isinstance(found, str) for found in ids):
+                return message
+            why = "foreign"  # dramatiq's threads would die of it
+        log.error("message_unreadable", extra={"queue": self.queue_name, "error": why})
+        self._put_aside(data)
+        return None
 
     def _put_aside(self, data: bytes | None) -> None:
         """Make a dead letter of it (if it has gone, forget it). Its id stands in Redis alone."""
