@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import dramatiq
 import redis
 
 from core.broker import RailBroker
+from core.redis_client import quick_client
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,7 @@ def may_work(queue: str) -> bool:
 
 def depth(queue: str) -> int:
     """Messages that wait on `queue`, not yet fetched by a worker. Raises redis.RedisError."""
-    broker = _broker()
-    return cast("int", broker.client.llen(f"{broker.namespace}:{queue}"))
+    return quick_client().llen(_broker().key(queue))
 
 
 def _broker() -> RailBroker:

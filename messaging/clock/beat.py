@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import redis
 from django.db import Error, close_old_connections
 
-from messaging.clock import steps
+from messaging.clock import alive, steps
 from messaging.clock.counts import fold_deltas, prune_paces
 from messaging.clock.tickets import re_ticket
 
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.5
-#: Beats between two runs of the steps that only tidy up.
+#: Beats between two runs of the steps that only tidy up, or tell.
 _TIDY_EVERY = 10
 
 #: The order matters: what wakes is seen by the hints, what the hints say is seen by the re-ticketing.
@@ -30,7 +30,7 @@ _STEPS: dict[str, Callable[[], int]] = {
     "re_ticket": re_ticket,
     "fold_deltas": fold_deltas,
 }
-_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune, "prune_paces": prune_paces}
+_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune, "prune_paces": prune_paces, "tell": alive.tell}
 
 
 @dataclass(frozen=True, slots=True)

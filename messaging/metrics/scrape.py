@@ -23,6 +23,7 @@ from core.levels import read_levels
 from core.redis_client import quick_client
 from messaging import buckets
 from messaging.audit.last import last_audit
+from messaging.clock.alive import last_beat
 from messaging.metrics import counted, ledger
 from messaging.providers.registry import adapters
 from messaging.rails import Rail, queue_name
@@ -43,7 +44,8 @@ def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
 def from_counters() -> Iterator[Metric]:
     found = counters.read(quick_client())
     for spec in counted.ALL:
-        sums = sorted(found.get(spec.name, {}).items())
+        # A release that changes a metric's labels finds sums with those of the one before.
+        sums = sorted((v, slots) for v, slots in found.get(spec.name, {}).items() if len(v) == len(spec.labels))
         if isinstance(spec, counters.Counter):
             counter = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
             for values, slots in sums:
@@ -73,7 +75,11 @@ def from_redis() -> Iterator[Metric]:
         for known in CIRCUIT_REASONS:
             circuit.add_metric((adapter.name, known), reason == known)
     yield from (jobs, yielding, circuit)
-    if (last := last_audit()) is not None:  # none: absent
+    if (beat := last_beat()) is not None:  # none: absent
+        clock = _gauge("notif_clock_timestamp_seconds", "When the clock last said that it runs; it does every 5 s.", ())
+        clock.add_metric((), beat)
+        yield clock
+    if (last := last_audit()) is not None:
         differences = _gauge("notif_audit_differences", "What the last audit found that does not add up.", ())
         differences.add_metric((), last.differences)
         at = _gauge("notif_audit_timestamp_seconds", "When that was.", ())
@@ -148,8 +154,11 @@ class _Collector:
         for name, part in _PARTS.items():
             try:
                 found = list(part())
-            except (Error, redis.RedisError) as error:
-                log.warning("scrape_failed", extra={"part": name, "error": type(error).__name__})
+            except Exception as error:
+                if isinstance(error, Error | redis.RedisError):
+                    log.warning("scrape_failed", extra={"part": name, "error": type(error).__name__})
+                else:  # a bug, or what another release has left there: the other parts are still wanted
+                    log.exception("scrape_failed", extra={"part": name, "error": type(error).__name__})
                 close_old_connections()
                 failed.add_metric((name,), 1)
             else:

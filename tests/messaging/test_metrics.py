@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -12,10 +14,13 @@ from django.conf import settings as django_settings
 from django.db import OperationalError
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
+from redis import Redis
 
 from core import counters
 from core.governor import Governor
 from core.models import DeadLetter
+from core.redis_client import quick_client
+from messaging.clock import run_once
 from messaging.metrics import ledger, scrape
 from messaging.models import Send
 from messaging.rails import Channel, Rail
@@ -39,6 +44,10 @@ def _opened(settings: Any, rig: Rig) -> None:
 def figures() -> Figures:
     """(name, label values in the order of their names) → value."""
     counters.flush()
+    return figures_of_a_new_scrape()
+
+
+def figures_of_a_new_scrape() -> Figures:
     scrape.scrapes.cache_clear()
     answer = Client().get("/metrics")
     assert answer.status_code == 200
@@ -141,6 +150,42 @@ def test_a_part_that_cannot_be_read_is_absent_and_said_so(monkeypatch: pytest.Mo
     assert found["notif_scrape_failed", ("redis",)] == 0
     assert ("notif_rail_depth", ("email", "marketing")) not in found
     assert ("notif_rail_jobs", ("notif.email.marketing",)) in found
+
+
+def test_a_part_that_another_release_has_written_takes_no_other_along(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis.hset("notif:yield:email", "later:1", b"%d:%s" % (redis.time()[0] + 60, b'{"process": "later:1", "mood": 1}'))
+    redis.hset(counters.KEY, "notif_depth_unreadable_total|email|twice|", "7")  # a label more than there are
+    found = figures()
+    assert found["notif_scrape_failed", ("redis",)] == 1
+    assert found["notif_scrape_failed", ("counters",)] == found["notif_scrape_failed", ("ledger",)] == 0
+    assert not [name for name, _ in found if name == "notif_depth_unreadable_total"]
+    assert ("notif_rail_depth", ("email", "marketing")) in found
+    assert [record.levelname for record in caplog.records if record.message == "scrape_failed"] == ["ERROR"]
+
+
+def test_it_says_when_the_clock_last_beat() -> None:
+    before = figures()
+    assert ("notif_clock_timestamp_seconds", ()) not in before
+    started = time.time()
+    run_once()
+    assert started <= figures()["notif_clock_timestamp_seconds", ()] <= time.time()
+
+
+def test_a_redis_that_hangs_keeps_no_scrape_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reading gives up after the same seconds, tries once, and is the last one of its part."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        quick_client.cache_clear()
+        monkeypatch.setattr(django_settings, "REDIS_URL", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        monkeypatch.setattr("core.redis_client.TIMEOUT", 0.2)
+        started = time.monotonic()
+        found = figures_of_a_new_scrape()
+        took = time.monotonic() - started
+    quick_client.cache_clear()
+    failed = {labels for (name, labels), value in found.items() if name == "notif_scrape_failed" and value}
+    assert failed == {("counters",), ("redis",), ("buckets",)}
+    assert took < 2.0  # three times 0.2 s; with the broker's own client it were above ten
 
 
 def test_scrapes_that_come_together_are_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def test_two_clocks_at_once_do_everything_once() -> None:
 def test_a_beat_with_redis_away_still_serves_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     submit_some(make_tenant(), 1, not_before=_soon())
     Send.objects.update(not_before=_past())
-    monkeypatch.setattr(queues._broker(), "client", Redis.from_url("redis://127.0.0.1:1"))
+    monkeypatch.setattr(queues, "quick_client", lambda: Redis.from_url("redis://127.0.0.1:1"))
     beat = run_once()
     assert (beat.failed, beat.moved["wake"], statuses()) == (("re_ticket",), 1, {"queued": 1})
 
