@@ -84,6 +84,7 @@ def _database(url: str) -> dict[str, Any]:
     options: dict[str, Any] = {k: v for k, v in parts.items() if k not in names}
     # A statement of ours is short; a connection that died without a word is noticed within half a minute.
     options |= {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+    options["tcp_user_timeout"] = 25_000  # ms; keepalives are not sent while a statement is unacknowledged
     options["prepare_threshold"] = 5  # Django's default, None, would also forbid it to those who ask (core.db)
     # The ledger's statements are prepared and written so that one plan serves all values; planning them anew each time
     # would cost more than running them (docs/decisions/0001). Commits are durable whatever the database's default says.

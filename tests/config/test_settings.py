@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,3 +29,12 @@ def test_one_part_of_production_alone_is_refused(name: str) -> None:
     assert done.returncode != 0
     assert "ImproperlyConfigured" in done.stderr
     assert value not in done.stderr
+
+
+@pytest.mark.django_db
+def test_a_database_that_vanished_is_noticed_within_half_a_minute() -> None:
+    """Also by who has just sent a statement: the kernel sends no keepalives then, and tries for a quarter of an hour."""
+    connection.ensure_connection()
+    given = {name: int(value) for name, value in connection.connection.info.get_parameters().items() if value.isdigit()}
+    assert given["keepalives_idle"] + given["keepalives_interval"] * given["keepalives_count"] <= 30
+    assert 0 < given["tcp_user_timeout"] <= 30_000
