@@ -83,14 +83,16 @@ def check_broker(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list
 
 def check_yield(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     configured: object = settings.MESSAGING_YIELD
-    channels = list(configured) if isinstance(configured, Mapping) else [""]
-    reasons = [_no_channel(channel) or _no_policy(channel, configured) for channel in channels]
+    if isinstance(configured, Mapping):
+        reasons = [_no_channel(channel) or _no_policy(channel, configured) for channel in configured]
+    else:
+        reasons = [_no_policy("", configured)]
     return [Error(reason, hint=HINT, id="messaging.E005") for reason in reasons if reason]
 
 
 def _no_channel(channel: str) -> str:
     have = settings.MESSAGING_PROVIDERS
-    if channel in have or channel == "":
+    if channel in have:
         return ""
     return f"MESSAGING_YIELD[{channel!r}]: there is no such channel; there are {', '.join(have) or 'none'}."
 

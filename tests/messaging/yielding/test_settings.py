@@ -67,6 +67,7 @@ def test_what_is_right(settings: Any, setting: dict[str, Any], policy: Policy) -
         ({"email": None}, "must be a mapping, not NoneType"),
         ({"sms": {}}, "MESSAGING_YIELD['sms']: there is no such channel; there are email"),
         ({"fax": FIXED}, "no such channel"),
+        ({"": {}}, "no such channel"),
         ([], "must be a mapping of channels"),
         (None, "must be a mapping of channels"),
     ],
