@@ -263,8 +263,9 @@ local function acquire()
   -- 5 retry budget. A probe has a pace of its own.
   local retry, retry_tokens = not probe and given(args.retry) or nil, nil
   if retry then
+    local reserve = marketing and retry[3] or 0
     retry_tokens = level_of('r', retry)
-    if whole(retry_tokens) < 1 then return wait((1 - retry_tokens) / retry[2], 'retries') end
+    if whole(retry_tokens - reserve) < 1 then return wait((1 + reserve - retry_tokens) / retry[2], 'retries') end
   end
 
   local request = args.request

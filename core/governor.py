@@ -55,8 +55,10 @@ class Limits:
 
     @property
     def retries(self) -> Bucket:
-        """Requests that repeat or search: one second's worth at once, then `RETRY_SHARE` of the rate."""
-        return Bucket(max(2.0, self.request.refill), RETRY_SHARE * self.request.refill)
+        """Requests that repeat or search: one second's worth at once, then `RETRY_SHARE` of the rate. Half of it is kept from
+        marketing: what becomes of a login code must not wait for a newsletter's repetitions."""
+        capacity = max(2.0, self.request.refill)
+        return Bucket(capacity, RETRY_SHARE * self.request.refill, capacity / 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -52,12 +52,13 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """What became of a grant. `bound`: the batch, None if nothing was left to send. `waits`: lanes that must wait, with the
-    seconds (None: as long as a refusal makes them); their sends were put back. `apart`: lanes whose sends must not thin others'
-    batches. `locked`: tenants of lanes that somebody is changing. `left_behind`: sends were put back that only did not fit."""
+    seconds (None: as long as a refusal makes them); their sends were put back. `apart`: tenants whose single sends must not
+    thin others' batches. `locked`: tenants of lanes that somebody is changing. `left_behind`: sends were put back that only
+    did not fit, or have to go apart."""
 
     bound: Bound | None
     waits: Mapping[LaneKey, tuple[Failure, float | None]]
-    apart: Sequence[LaneKey]
+    apart: Collection[int]
     locked: frozenset[int]
     left_behind: bool
 

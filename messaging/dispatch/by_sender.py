@@ -18,13 +18,13 @@ from messaging.rails import Channel
 @dataclass(slots=True)
 class Chosen:
     """`sends` go into the request, `later` ones back to wait for the next. `on_trial`: the watched domains, if there are no
-    others in it. `waits`: blasts whose domain is held, and for how long; `apart`: lanes with single sends that were set aside."""
+    others in it. `waits`: blasts whose domain is held, and for how long; `apart`: tenants whose single sends were set aside."""
 
     sends: Sequence[BoundSend]
     later: list[BoundSend] = field(default_factory=list)
     on_trial: tuple[str, ...] = ()
     waits: dict[LaneKey, tuple[Failure, float | None]] = field(default_factory=dict)
-    apart: list[LaneKey] = field(default_factory=list)
+    apart: set[int] = field(default_factory=set)
 
 
 def by_sender(channel: Channel, batch: UUID, taken: Sequence[BoundSend], watched: Mapping[str, Watched]) -> Chosen:
@@ -85,7 +85,7 @@ def _set_aside(batch: UUID, held: Sequence[tuple[BoundSend, Watched]], chosen: C
         lane = LaneKey(send.tenant, send.blast)
         if send.blast is None:
             single.setdefault(domain.domain, (domain.why, {}))[1][send.id] = domain.left
-            chosen.apart.append(lane)
+            chosen.apart.add(send.tenant)
         else:
             chosen.later.append(send)
             chosen.waits[lane] = (domain.why, domain.left)

@@ -141,7 +141,7 @@ def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, 
         )
         if decision.granted:
             return Grant(grant, batch, decision, limits, retry=True, replay=True, more=True)
-        wait = Later(decision.wait, decision.reason, new_work_helps=False)
+        wait = Later(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
         refused = min(refused or wait, wait, key=lambda w: w.seconds)
         if decision.reason != "circuit":
             return refused

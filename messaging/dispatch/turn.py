@@ -164,7 +164,7 @@ def _keep_waiting(line: Line, claimed: Claimed) -> None:
         log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
     if claimed.apart:
         with transaction.atomic():
-            lanes.isolate(line.channel, line.rail, claimed.apart)
+            lanes.keep_apart(line.channel, line.rail, claimed.apart)
 
 
 def _give_up(hopeless: Hopeless) -> None:

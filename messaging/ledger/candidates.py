@@ -198,10 +198,10 @@ def candidates(
                 break
             parameters["cursor"] = cursor = end[0]
             rows = sql.all(CANDIDATES, parameters)
-        if sum(lane.sends for lane in _lanes(priority, rows)) <= max_batch and any(row[2] >= _FEW for row in rows):
+        found = _lanes(priority, rows)
+        if sum(lane.sends for lane in found) <= max_batch and any(lane.due >= _FEW for lane in found):
             # Not enough for a batch, and somebody may have more than was counted.
-            rows = sql.all(CANDIDATES, parameters | {"full": True})
-    found = _lanes(priority, rows)
+            found = _lanes(priority, sql.all(CANDIDATES, parameters | {"full": True}))
     ring = sorted({lane.tenant for lane in found}, key=lambda tenant: (tenant <= cursor, tenant))[:TENANTS]
     place = {tenant: i for i, tenant in enumerate(ring)}
     kept = [lane for lane in found if lane.tenant in place]

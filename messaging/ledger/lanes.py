@@ -6,7 +6,7 @@ tenant row's lock, because a missing lane row cannot be locked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -106,6 +106,19 @@ def lock(*, tenants: Sequence[int] = (), blasts: Sequence[UUID] = ()) -> None:
 def isolate(channel: Channel, rail: Rail, lanes: Sequence[LaneKey], party: UUID | None = None) -> None:
     """From now on these lanes go out apart from others, those of one `party` together: the next refusal says more."""
     _write(channel, rail, lanes, isolated=True, party=party)
+
+
+def keep_apart(channel: Channel, rail: Rail, tenants: Collection[int]) -> None:
+    """The single sends of these tenants go alone from now on. What is known of a lane that does so already stays known."""
+    ordered = sorted(tenants)
+    parameters = {"channel": channel, "rail": rail, "tenants": ordered}
+    lock(tenants=ordered)
+    with ledger_cursor() as sql:
+        sql.run(_ADD_LANES, parameters)
+        sql.run(
+            f"UPDATE messaging_tenant_lanes l SET isolated = true WHERE {_OF_TENANTS} AND NOT isolated AND hold_code = ''",
+            parameters,
+        )
 
 
 def search_on(channel: Channel, rail: Rail, lane: LaneKey, search: Search) -> None:

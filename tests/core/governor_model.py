@@ -130,7 +130,7 @@ class Model:
                 return refuse(missing / quota.refill, "quota")
             room = min(room, whole(1 - missing))
         if call.retry and not probe:
-            missing = 1 - self.retry_level(call.limits.retries, now)
+            missing = 1 + call.reserve(call.limits.retries) - self.retry_level(call.limits.retries, now)
             if missing > HALF:
                 return refuse(missing / call.limits.retries.refill, "retries")
         if call.marketing and (wait := self.until_token(call, now)) > 0:

@@ -373,6 +373,15 @@ def test_a_used_up_retry_budget_says_so_and_for_how_long(governor: TimedGovernor
     assert governor.ask("transactional", replay=True, retry=True).granted
 
 
+def test_marketing_s_repetitions_leave_half_of_the_budget_to_the_other_rail(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(100, 10))
+    governor.transactional()
+    governor.advance(60)
+    while governor.ask("marketing", replay=True, retry=True).granted:
+        pass
+    assert sum(governor.ask("transactional", replay=True, retry=True).granted for _ in range(9)) == 5
+
+
 def test_a_repetition_that_was_not_made_gives_its_part_of_the_budget_back(governor: TimedGovernor) -> None:
     decision = governor.ask("transactional", replay=True, retry=True)
     governor.report(Event.NONE, epoch=decision.epoch, unused=True, retry=True)

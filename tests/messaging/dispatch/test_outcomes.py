@@ -163,6 +163,29 @@ def test_three_batches_not_sent_in_a_row_open_the_circuit_and_then_no_attempt_co
     assert (set(_attempts()), rig.circuit()) == ({0}, "unreachable")
 
 
+@pytest.mark.parametrize(
+    ("fault", "opens"),
+    [
+        ("500", True),
+        ("drop_before", True),
+        ("cut_body", True),
+        ("concurrent_409", True),
+        ("too_few_ids", False),
+        ("429", False),
+        ("422", False),
+        ("403_domain", False),
+    ],
+)
+def test_what_opens_the_circuit_after_three_batches_and_what_does_not(rig: Rig, fault: str, opens: bool) -> None:
+    tenant = make_tenant("a")
+    rig.sandbox.fault(fault, **({"domain": "a.org"} if fault == "403_domain" else {}))
+    for _ in range(3):
+        submit_some(tenant, 1)
+        rig.turn()
+        rig.redis.hset(rig.governor.keys[0], mapping={"blocked": "0", "tokens": "1", "at": "0"})
+    assert (rig.circuit() == "unreachable") is opens
+
+
 def _point_at_a_closed_port() -> None:
     registry.adapters()[Channel.EMAIL] = ResendAdapter(api_key="re_sandbox", base_url="http://127.0.0.1:1")
 

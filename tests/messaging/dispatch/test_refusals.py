@@ -10,8 +10,10 @@ from django.utils import timezone
 
 from core.models import DeadLetter, Tenant
 from messaging.dispatch import by_sender
+from messaging.dispatch.search import Later, memory_of, search
 from messaging.ledger import senders
 from messaging.models import Blast, Send, SenderDomain, SenderHold, TenantLane
+from messaging.providers.registry import adapters
 from messaging.rails import Channel, Rail
 from messaging.submission import submit_many
 from tests.factories import make_content, make_tenant, request, statuses, submit_some
@@ -189,8 +191,7 @@ def test_a_search_that_has_used_up_the_retry_budget_waits_and_the_others_go_on(r
     submit_some(tenant, 1, subject="POISON")
     rig.sandbox.fault("422", contains="POISON")
     rig.turn()
-    rig.redis.hset(rig.governor.keys[0], mapping={"r_tokens": "-1000000", "r_at": "0"})
-    rig.redis.hset(rig.governor.keys[0], "r_at", str(rig.redis.time()[0]))
+    rig.redis.hset(rig.governor.keys[0], mapping={"r_tokens": "-1000000", "r_at": str(rig.redis.time()[0])})
     submit_some(other, 5)
     rig.turn()
     assert statuses(tenant=other) == {"sent": 5}
@@ -199,6 +200,19 @@ def test_a_search_that_has_used_up_the_retry_budget_waits_and_the_others_go_on(r
         {"queued": 100},
         {0},
     )
+
+
+def test_who_waits_for_the_retry_budget_is_woken_by_new_work(rig: Rig) -> None:
+    """A code that comes meanwhile waits for nothing but its token."""
+    submit_some(make_tenant("a"), 3)
+    rig.sandbox.fault("500", count=1)
+    rig.turn()
+    rig.lapse_leases()
+    rig.redis.hset(rig.governor.keys[0], mapping={"r_tokens": "-1000000", "r_at": str(rig.redis.time()[0])})
+    memory = memory_of("resend", Channel.EMAIL, Rail.TRANSACTIONAL)
+    found = search(adapters()[Channel.EMAIL], rig.governor, Channel.EMAIL, Rail.TRANSACTIONAL, memory)
+    assert isinstance(found, Later)
+    assert (found.reason, found.new_work_helps) == ("retries", True)
 
 
 # ------------------------------------------------------------------------------------------------------------ systemic
