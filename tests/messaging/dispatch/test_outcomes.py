@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import requests
 
+from core.governor import Event
 from core.models import DeadLetter
 from messaging import outcomes
 from messaging.lifecycle import BatchState, SendStatus
 from messaging.models import Send
-from messaging.outcomes import BOUND, FIRST, Fate, rule
+from messaging.outcomes import BOUND, FIRST, Fate, Ruling, rule
 from messaging.providers import registry
 from messaging.providers.base import Confirmation, Verdict
 from messaging.providers.resend import ResendAdapter
@@ -26,6 +27,29 @@ def _attempts() -> list[int]:
 
 def test_every_verdict_has_a_row_in_both_tables() -> None:
     assert set(FIRST) == set(BOUND) == set(Verdict)
+
+
+@pytest.mark.parametrize("table", [FIRST, BOUND])
+def test_what_an_answer_says_of_the_provider_does_not_depend_on_what_becomes_of_the_sends(
+    table: dict[Verdict, Ruling],
+) -> None:
+    heard = {
+        Verdict.ACCEPTED: Event.ACCEPTED,
+        Verdict.RATE_LIMITED: Event.RATE_LIMITED,
+        Verdict.QUOTA: Event.QUOTA,
+        Verdict.CREDENTIAL: Event.CREDENTIAL,
+        # It is there and in order, and refuses.
+        Verdict.REFUSED: Event.REFUSED,
+        Verdict.SENDER_REFUSED: Event.REFUSED,
+        # It is there.
+        Verdict.MISCOUNTED: Event.ANSWERED,
+        Verdict.KEY_CONFLICT: Event.ANSWERED,
+        Verdict.NOT_FOUND: Event.ANSWERED,
+        # Nobody was there, or fell silent.
+        Verdict.NOT_SENT: Event.FAILED,
+        Verdict.UNKNOWN: Event.FAILED,
+    }
+    assert {verdict: ruling.event for verdict, ruling in table.items()} == heard
 
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.ACCEPTED, Verdict.KEY_CONFLICT)])
