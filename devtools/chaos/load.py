@@ -44,13 +44,14 @@ class Load:
         self.again: Counter[str] = Counter()  # why a submit was repeated
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._queues: dict[What, queue.SimpleQueue[Submitted]] = {what: queue.SimpleQueue() for what in What}
+        self._queues: dict[What, queue.Queue[Submitted | None]] = {what: queue.Queue() for what in What}
         self._queues[What.UPLOAD] = self._queues[What.BLAST]
         clients: list[tuple[What, Client]] = [
             *((What.CODE, HttpClient(url, keys)) for _ in range(_CODE_THREADS)),
             *((What.BLAST, HttpClient(url, keys)) for _ in range(_BLAST_THREADS)),
             *((What.PRODUCT, ApplicationClient(remote)) for remote in applications),
         ]
+        self._served = [what for what, _ in clients]
         self._threads = [threading.Thread(target=self._schedule, daemon=True)]
         self._threads += [threading.Thread(target=self._serve, args=given, daemon=True) for given in clients]
 
@@ -59,7 +60,11 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        """No more tries; returns when those in hand are over."""
+        if not self._stop.is_set():
+            self._stop.set()
+            for what in self._served:
+                self._queues[what].put(None)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -79,11 +84,7 @@ class Load:
                 self._queues[one.order.what].put(one)
 
     def _serve(self, what: What, client: Client) -> None:
-        while not self._stop.is_set():
-            try:
-                one = self._queues[what].get(timeout=0.2)
-            except queue.Empty:
-                continue
+        while (one := self._queues[what].get()) is not None:
             self._insist(one, client)
             with self._lock:
                 one.open -= 1
