@@ -94,7 +94,8 @@ def _database(url: str) -> dict[str, Any]:
     return {
         "ENGINE": "django.db.backends.postgresql",
         **database,
-        "CONN_MAX_AGE": 60,
+        # A new connection plans the ledger's statements anew: a login code now and then would wait for that.
+        "CONN_MAX_AGE": 3600,
         # One round trip a request or ticket; without it each thread's first one after a restart of PostgreSQL fails.
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": options,
