@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def _lanes_of(bound: Bound) -> list[LaneKey]:
-    return sorted({LaneKey(s.tenant, s.blast) for s in bound.sends}, key=lambda lane: lane.place)
+    found = {LaneKey(s.tenant, s.blast, s.priority if s.blast is None else None) for s in bound.sends}
+    return sorted(found, key=lambda lane: lane.place)
 
 
 def sort_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, trial: bool) -> bool:

@@ -48,7 +48,7 @@ class Lane:
 
     @property
     def key(self) -> LaneKey:
-        return LaneKey(self.tenant, self.blast)
+        return LaneKey(self.tenant, self.blast, self.priority if self.blast is None else None)
 
 
 #: Single sends of one priority that are due: the predicate of the partial index `messaging_sends_single_due`.
@@ -117,10 +117,13 @@ _HAS_DUE = f"""AND EXISTS (
 CANDIDATES = f"""
 WITH RECURSIVE
 lanes AS MATERIALIZED (
-    SELECT tenant_id, paused OR (hold_code <> '' AND held_until > clock_timestamp()) AS closed,
-           isolated OR hold_code <> '' AS alone, hold_code <> '' AS held, party, suspects
-    FROM messaging_tenant_lanes
-    WHERE channel = %(channel)s AND rail = %(rail)s AND (paused OR isolated OR hold_code <> '')
+    SELECT tenant_id, paused OR (mine AND hold_code <> '' AND held_until > clock_timestamp()) AS closed,
+           mine AND (isolated OR hold_code <> '') AS alone, mine AND hold_code <> '' AS held,
+           CASE WHEN mine THEN party END AS party, CASE WHEN mine THEN suspects ELSE 0 END AS suspects
+    FROM (
+        SELECT *, coalesce(priority = %(priority)s, true) AS mine FROM messaging_tenant_lanes
+        WHERE channel = %(channel)s AND rail = %(rail)s AND (paused OR isolated OR hold_code <> '')
+    ) l
 ),
 {ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
 {ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},

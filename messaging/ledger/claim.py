@@ -74,7 +74,8 @@ WITH picked AS (
     WHERE (SELECT t.active FROM core_tenants t WHERE t.id = l.tenant_id) AND NOT EXISTS (
         SELECT FROM messaging_tenant_lanes x
         WHERE x.tenant_id = l.tenant_id AND x.channel = %(channel)s AND x.rail = %(rail)s
-          AND (x.paused OR (x.hold_code <> '' AND x.held_until > clock_timestamp()))
+          AND (x.paused OR (x.hold_code <> '' AND x.held_until > clock_timestamp()
+                            AND coalesce(x.priority = %(priority)s, true)))
     )
     UNION ALL
     SELECT s.id

@@ -23,17 +23,22 @@ LONGEST_HOLD = 600
 
 @dataclass(frozen=True, slots=True)
 class LaneKey:
+    """A blast, or a tenant's single sends of one priority (None: of all)."""
+
     tenant: int
     blast: UUID | None
+    priority: int | None = None
 
     @property
-    def place(self) -> tuple[int, str]:
+    def place(self) -> tuple[int, str, int]:
         """By which lanes are put in order: one without a blast cannot be compared with one that has one."""
-        return self.tenant, str(self.blast)
+        return self.tenant, str(self.blast), -1 if self.priority is None else self.priority
 
 
-def _split(lanes: Sequence[LaneKey]) -> tuple[list[int], list[UUID]]:
-    return sorted({k.tenant for k in lanes if k.blast is None}), sorted({k.blast for k in lanes if k.blast is not None})
+def _split(lanes: Sequence[LaneKey]) -> tuple[dict[int, int | None], list[UUID]]:
+    """Tenants with the priority (of two, the first: it is the more urgent one), and blasts."""
+    singles = sorted((k for k in lanes if k.blast is None), key=lambda k: k.place, reverse=True)
+    return {k.tenant: k.priority for k in singles}, sorted({k.blast for k in lanes if k.blast is not None})
 
 
 _LOCK_TENANTS = "SELECT FROM core_tenants WHERE id = ANY (%(tenants)s::bigint[]) ORDER BY id FOR NO KEY UPDATE"
@@ -43,18 +48,31 @@ INSERT INTO messaging_tenant_lanes (tenant_id, channel, rail, paused, isolated, 
 SELECT t, %(channel)s, %(rail)s, false, false, '', '', 0 FROM unnest(%(tenants)s::bigint[]) t ORDER BY t
 ON CONFLICT (tenant_id, channel, rail) DO NOTHING
 """
-_SECONDS = (
-    "CASE WHEN %(code)s::text = '' THEN 0"
-    " ELSE coalesce(%(hold)s::float8, least(%(longest)s, greatest(%(first)s, 2 * l.hold_seconds))) END"
-)
-_SET = (
-    "isolated = %(isolated)s, party = %(party)s::uuid, suspects = %(suspects)s, convicting = %(convicting)s,"
-    " hold_code = %(code)s::text, hold_detail = %(detail)s,"
-    f" hold_seconds = {_SECONDS},"
-    " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
-    f" ELSE clock_timestamp() + {_SECONDS} * interval '1 second' END"
-)
+
+
+def _set(last: str) -> str:
+    """`last`: the seconds of the last hold."""
+    seconds = (
+        "CASE WHEN %(code)s::text = '' THEN 0"
+        f" ELSE coalesce(%(hold)s::float8, least(%(longest)s, greatest(%(first)s, 2 * {last}))) END"
+    )
+    return (
+        "isolated = %(isolated)s, party = %(party)s::uuid, suspects = %(suspects)s, convicting = %(convicting)s,"
+        " hold_code = %(code)s::text, hold_detail = %(detail)s,"
+        f" hold_seconds = {seconds},"
+        " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
+        f" ELSE clock_timestamp() + {seconds} * interval '1 second' END"
+    )
+
+
 _OF_TENANTS = "l.tenant_id = ANY (%(tenants)s::bigint[]) AND l.channel = %(channel)s AND l.rail = %(rail)s"
+_SET_TENANTS = f"""
+UPDATE messaging_tenant_lanes l
+SET {_set("CASE WHEN coalesce(l.priority = k.priority, true) THEN l.hold_seconds ELSE 0 END")}, priority = k.priority
+FROM unnest(%(tenants)s::bigint[], %(priorities)s::smallint[]) AS k (tenant_id, priority)
+WHERE l.tenant_id = k.tenant_id AND l.channel = %(channel)s AND l.rail = %(rail)s
+  AND (%(isolated)s OR coalesce(l.priority = k.priority, true))
+"""
 
 
 def _write(
@@ -68,12 +86,14 @@ def _write(
     why: Failure | None = None,
     hold: float | None = None,
 ) -> None:
-    """`hold`: seconds, or None for the next longer hold; without `why` the lanes are held no more."""
+    """`hold`: seconds, or None for the next longer hold; without `why` the lanes are held no more. Not `isolated`: what is
+    known of another priority stays."""
     tenants, blasts = _split(lanes)
     parameters = {
         "channel": channel,
         "rail": rail,
-        "tenants": tenants,
+        "tenants": list(tenants),
+        "priorities": list(tenants.values()),
         "blasts": blasts,
         "isolated": isolated,
         "party": party,
@@ -85,13 +105,16 @@ def _write(
         "first": FIRST_HOLD,
         "longest": LONGEST_HOLD,
     }
-    lock(tenants=tenants, blasts=blasts)
+    lock(tenants=list(tenants), blasts=blasts)
     with ledger_cursor() as sql:
         if tenants:
             sql.run(_ADD_LANES, parameters)
-            sql.run(f"UPDATE messaging_tenant_lanes l SET {_SET} WHERE {_OF_TENANTS}", parameters)
+            sql.run(_SET_TENANTS, parameters)
         if blasts:
-            sql.run(f"UPDATE messaging_blasts l SET {_SET} WHERE l.id = ANY (%(blasts)s::uuid[])", parameters)
+            sql.run(
+                f"UPDATE messaging_blasts l SET {_set('l.hold_seconds')} WHERE l.id = ANY (%(blasts)s::uuid[])",
+                parameters,
+            )
 
 
 def lock(*, tenants: Sequence[int] = (), blasts: Sequence[UUID] = ()) -> None:
@@ -116,7 +139,8 @@ def keep_apart(channel: Channel, rail: Rail, tenants: Collection[int]) -> None:
     with ledger_cursor() as sql:
         sql.run(_ADD_LANES, parameters)
         sql.run(
-            f"UPDATE messaging_tenant_lanes l SET isolated = true WHERE {_OF_TENANTS} AND NOT isolated AND hold_code = ''",
+            "UPDATE messaging_tenant_lanes l SET isolated = true, priority = NULL"
+            f" WHERE {_OF_TENANTS} AND NOT isolated AND hold_code = ''",
             parameters,
         )
 
@@ -143,8 +167,9 @@ def known(channel: Channel, rail: Rail, lane: LaneKey) -> Search:
         if lane.blast is None:
             lock(tenants=[lane.tenant])
             row = sql.one(
-                f"SELECT l.suspects, l.convicting FROM messaging_tenant_lanes l WHERE {_OF_TENANTS}",
-                {"tenants": [lane.tenant], "channel": channel, "rail": rail},
+                f"SELECT l.suspects, l.convicting FROM messaging_tenant_lanes l WHERE {_OF_TENANTS}"
+                " AND coalesce(l.priority = %(priority)s::smallint, true)",
+                {"tenants": [lane.tenant], "channel": channel, "rail": rail, "priority": lane.priority},
             )
         else:
             lock(blasts=[lane.blast])
@@ -184,7 +209,7 @@ def is_only_one(provider: str, channel: Channel, rail: Rail, lane: LaneKey) -> b
                 "provider": provider,
                 "channel": channel,
                 "rail": rail,
-                "priorities": list(PRIORITIES[rail]),
+                "priorities": list(PRIORITIES[rail]) if lane.priority is None else [lane.priority],
                 "tenant": lane.tenant,
                 "blast": lane.blast,
             },

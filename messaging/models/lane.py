@@ -41,6 +41,9 @@ class LaneMixin(models.Model):
 class TenantLane(LaneMixin):
     """A tenant's single sends on a rail, if there is anything to say of them. No row: it is running, mixed, not held.
 
+    `paused` is for all of them; what the dispatcher writes is for those of one `priority` (null: for all): product mail that
+    is refused must not keep the tenant's own login codes. Of two priorities in trouble, the last one is known.
+
     Written under the tenant row's lock (FOR NO KEY UPDATE), because a missing row cannot be locked.
     """
 
@@ -48,6 +51,7 @@ class TenantLane(LaneMixin):
     channel = models.CharField(max_length=16)
     rail = models.CharField(max_length=16)
     paused = models.BooleanField(default=False)
+    priority = models.SmallIntegerField(null=True, blank=True)
 
     class Meta:
         db_table = "messaging_tenant_lanes"

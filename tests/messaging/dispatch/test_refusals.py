@@ -11,7 +11,9 @@ from django.utils import timezone
 from core.models import DeadLetter, Tenant
 from messaging.dispatch import by_sender
 from messaging.dispatch.search import Later, memory_of, search
-from messaging.ledger import senders
+from messaging.ledger import lanes, senders
+from messaging.ledger.lanes import LaneKey
+from messaging.ledger.record import Failure
 from messaging.models import Blast, Send, SenderDomain, SenderHold, TenantLane
 from messaging.providers.registry import adapters
 from messaging.rails import Channel, Rail
@@ -341,3 +343,50 @@ def test_holds_of_a_domain_begin_short_and_double(rig: Rig) -> None:
         lengths.append(SenderHold.objects.get().hold_seconds)
         _end_holds()
     assert lengths == [10, 20, 40, 80, 160, 320, 600, 600]
+
+
+# ---------------------------------------------------------------------------------------------------- the tenant's own
+
+
+def test_refused_product_mail_does_not_keep_the_tenant_s_own_login_codes(rig: Rig) -> None:
+    """They share a lane and a rail; what is known of the one says nothing of the other."""
+    tenant = make_tenant("a")
+    submit_some(tenant, 200, category="product", subject="POISON")
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain()
+    for n in range(1, 6):
+        submit_some(tenant, 1)
+        rig.drain()
+        assert statuses(category="transactional") == {"sent": n}
+    lane = TenantLane.objects.get()
+    assert (lane.priority, lane.hold_seconds) == (1, 10)
+    assert statuses(category="product") == {"queued": 200}
+
+
+def test_a_stream_of_login_codes_does_not_hide_a_culprit_among_the_product_mail(rig: Rig) -> None:
+    tenant, other = make_tenant("a"), make_tenant("b")
+    sends = [request(tenant, i, category="product", subject="POISON" if i == 40 else "News") for i in range(80)]
+    culprit = submit_many(tenant, sends)[40]
+    rig.sandbox.fault("422", contains="POISON")
+    for n in range(1, 41):
+        submit_some(tenant, 1)
+        submit_some(other, 1)
+        rig.turn()
+        rig.turn()
+        assert statuses(tenant=other) in ({"sent": n}, {"sent": n - 1, "queued": 1}, {"sent": n - 2, "queued": 2})
+    rig.drain()
+    assert statuses(category="product") == {"sent": 79, "failed": 1}
+    assert statuses(category="transactional") == {"sent": 80}
+    assert DeadLetter.objects.get().send_id == culprit.id
+
+
+def test_holds_of_one_priority_do_not_lengthen_those_of_another(rig: Rig) -> None:
+    tenant = make_tenant("a")
+    product, codes = LaneKey(tenant.pk, None, 1), LaneKey(tenant.pk, None, 0)
+    for lane, seconds in ((product, 10), (product, 20), (codes, 10), (codes, 20)):
+        lanes.hold(Channel.EMAIL, Rail.TRANSACTIONAL, lane, Failure("refused"))
+        assert TenantLane.objects.get().hold_seconds == seconds
+    lanes.release(Channel.EMAIL, Rail.TRANSACTIONAL, [product])
+    assert TenantLane.objects.get().hold_code == "refused", "the codes are still held"
+    lanes.release(Channel.EMAIL, Rail.TRANSACTIONAL, [codes])
+    assert TenantLane.objects.get().hold_code == ""
