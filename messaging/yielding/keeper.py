@@ -19,7 +19,7 @@ from messaging.yielding.state import TTL, ProcessYield, publish, withdraw
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which an unchanged state is told again: rarely, since it costs Redis four commands, those of its script counted.
+#: Seconds after which an unchanged state is told again: rarely, since it costs Redis five commands (script, its calls, a ping).
 _RENEW = TTL / 2
 
 

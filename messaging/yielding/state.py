@@ -16,7 +16,7 @@ import redis
 from messaging.rails import Channel
 
 #: Seconds for which what a process told is believed.
-TTL = 12
+TTL = 15
 
 _PUBLISH = """
 local now = tonumber(redis.call('TIME')[1])
