@@ -293,6 +293,24 @@ def test_our_own_slowness_is_not_the_provider_s_fault(rig: Rig, monkeypatch: pyt
     assert (rig.circuit(), rig.governor.spent(), rig.sandbox.stats()["requests_received"]) == ("", 0, 0)
 
 
+def test_a_repetition_that_was_held_up_for_too_long_leaves_its_sends_bound(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No request was made now, but one was before: they must not go out under another key."""
+    submit_some(make_tenant(), 3)
+    rig.sandbox.fault("drop_after_accept", count=1)
+    rig.turn()
+    rig.lapse_leases()
+    monkeypatch.setattr(turn, "LEASE_MARGIN", 25.0)
+    rig.turn()
+    assert (statuses(), rig.batch().state) == ({"sending": 3}, "unknown")
+    assert rig.governor.spent() == rig.sandbox.stats()["requests_received"] == 1
+    monkeypatch.undo()
+    rig.lapse_leases()
+    rig.turn()
+    assert (statuses(), rig.sandbox.stats()["doubles"]) == ({"sent": 3}, 0)
+
+
 def test_miscounts_with_other_trouble_between_them_end_too(rig: Rig) -> None:
     submit_some(make_tenant(), 2)
     for fault in ("too_few_ids", "500", "too_few_ids"):
