@@ -81,7 +81,7 @@ class WakingConsumer(_RedisConsumer):
         self._rhythm = min(LOOK_SECONDS, broker.heartbeat_timeout / 4000)
         self._room = threading.Event()
         self._new = True
-        self._more = True  # the queue may hold something, wake or not
+        self._more = True  # the queue may hold something, wake or not: always so while it is full
         self._due = 0.0  # monotonic: the next look or heartbeat
 
     def __next__(self) -> MessageProxy | None:
@@ -153,7 +153,6 @@ class WakingConsumer(_RedisConsumer):
         self._room.clear()
         if self.outstanding_message_count >= self.prefetch:
             self._room.wait(min(_PAUSE_SECONDS, self._rhythm))
-        self._more = True
 
     def _beat(self) -> None:
         if time.monotonic() >= self._due:

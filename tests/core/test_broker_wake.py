@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import redis as redis_py
 from redis import Redis
 
 from core import broker as broker_module
@@ -159,3 +160,49 @@ def test_an_acknowledged_message_makes_room_at_once(redis: Redis, monkeypatch: p
             assert held(redis, broker) == 1
             loop.consumer.ack(found)
     assert held(redis, broker) == waiting(redis) == 0
+
+
+def test_a_consumer_that_took_all_it_could_looks_again_without_a_wake(redis: Redis) -> None:
+    """Wakes may get lost; who knows of more does not wait for one."""
+    enqueue(new_broker(), 2)
+    consumer = consumer_of(new_broker(), prefetch=1)
+    first = next(consumer)
+    assert first is not None
+    redis.delete("dramatiq:jobs.wake")
+    consumer._due = float("inf")
+    assert next(consumer) is None  # full
+    consumer.ack(first)
+    assert next(consumer) is not None
+    consumer.close()
+
+
+def test_a_consumer_whose_gate_opens_looks_without_a_wake(redis: Redis) -> None:
+    broker = new_broker()
+    consumer = consumer_of(broker)
+    assert next(consumer) is None
+    broker.gate("jobs").close()
+    assert next(consumer) is None
+    enqueue(new_broker())
+    redis.delete("dramatiq:jobs.wake")
+    consumer._due = float("inf")
+    broker.gate("jobs").open()
+    assert next(consumer) is not None
+    consumer.close()
+
+
+def test_a_wake_that_was_lost_with_its_connection_is_followed_all_the_same(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = consumer_of(new_broker())
+    assert next(consumer) is None
+
+    def cut(*args: object, **options: object) -> None:
+        """Redis has taken the wake off the list, and its answer does not arrive."""
+        enqueue(new_broker())
+        redis.delete("dramatiq:jobs.wake")
+        raise redis_py.ConnectionError
+
+    monkeypatch.setattr(consumer._client, "blpop", cut)
+    consumer._due = float("inf")
+    assert next(consumer) is not None
+    consumer.close()

@@ -6,12 +6,14 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.db import OperationalError
+from django.db import OperationalError, connections
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
@@ -188,12 +190,26 @@ def test_a_redis_that_hangs_keeps_no_scrape_for_long(monkeypatch: pytest.MonkeyP
     assert took < 2.0  # three times 0.2 s; with the broker's own client it were above ten
 
 
-def test_scrapes_that_come_together_are_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrapes_that_come_together_or_soon_are_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    facts = ledger.rail_facts
-    monkeypatch.setattr(ledger, "rail_facts", lambda *args: read.append(args) or facts(*args))
-    for _ in range(10):
-        assert Client().get("/metrics").status_code == 200
+    together = threading.Barrier(4)
+
+    def facts(*args: Any) -> ledger.RailFacts:
+        read.append(args)
+        time.sleep(0.05)  # the others come meanwhile
+        return ledger.RailFacts(0, 0.0)
+
+    def scraped() -> int:
+        together.wait(10)
+        try:
+            return Client().get("/metrics").status_code
+        finally:
+            connections.close_all()
+
+    monkeypatch.setattr(ledger, "rail_facts", facts)
+    with ThreadPoolExecutor(4) as pool:
+        assert [each.result(30) for each in [pool.submit(scraped) for _ in range(4)]] == [200] * 4
+    assert Client().get("/metrics").status_code == 200
     assert len(read) == len(Rail)
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import dramatiq
 import pytest
@@ -95,6 +95,18 @@ def test_it_yields_and_resumes_by_itself_and_takes_its_state_along(
     assert len(yield_state(Channel.EMAIL, redis).processes) == 1
     middleware.before_worker_shutdown(broker, _worker())
     assert yield_state(Channel.EMAIL, redis).processes == ()
+
+
+def test_a_first_job_ends_the_rest_of_an_idle_watch(
+    broker: RailBroker, boot: Callable[..., RailPriorityMiddleware], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.MESSAGING_YIELD = {"email": {"policy": "fixed", "high": 10, "low": 5}}
+    monkeypatch.setattr("messaging.yielding.keeper.IDLE", 60.0)  # it would not look by itself
+    middleware = boot(MARKETING)
+    assert broker.gate(MARKETING).wait_open(10)
+    insert_raw(make_tenant(), 10, category="transactional")
+    middleware.before_process_message(broker, cast("Any", SimpleNamespace(queue_name=MARKETING)))
+    _until(lambda: not broker.gate(MARKETING).is_open())
 
 
 def test_an_idle_marketing_worker_costs_two_commands_a_second_with_all_it_does(
