@@ -242,6 +242,22 @@ def test_what_refuses_three_tenants_opens_the_circuit_and_fails_nothing(rig: Rig
     assert (statuses(), rig.circuit()) == ({"sent": 40}, "")
 
 
+def test_only_contents_of_one_tenant_that_nobody_suspected_are_evidence(rig: Rig) -> None:
+    """Three tenants with contents that are known to be refused, tried again in a row, prove nothing; nor does a mixed batch."""
+    tenants = [make_tenant() for _ in range(3)]
+    for tenant in tenants:
+        submit_some(tenant, 1, subject="POISON")
+    rig.sandbox.fault("422", contains="POISON")
+    rig.turn()
+    assert not rig.redis.hget(rig.governor.keys[0], "refused_t"), "mixed: it may be anyone's"
+    for tenant in tenants:
+        lanes.hold(Channel.EMAIL, Rail.TRANSACTIONAL, LaneKey(tenant.pk, None, 0), Failure("refused"), 0)
+    for _ in range(3):
+        rig.turn()
+    assert (rig.circuit(), rig.sandbox.stats()["requests_received"]) == ("", 4)
+    assert not rig.redis.hget(rig.governor.keys[0], "refused_t")
+
+
 def test_marketing_contents_that_are_refused_never_stop_a_login_code(rig: Rig) -> None:
     rig.sandbox.fault("422", contains="POISON")
     for _ in range(3):
