@@ -370,7 +370,7 @@ local function acquire()
   redis.call('ZADD', flights_key, fixed(now + args.flight_ttl), args.grant)
   if probe then
     put('permit', args.grant)
-    put_number('permit_until', now + args.flight_ttl)
+    put_number('permit_until', now + args.permit_ttl)
     put('probe_last', args.batch)
     put('probe_next', due and 'replay' or 'due')
   end
@@ -489,7 +489,7 @@ local function settle()
     if event ~= 'none' then
       local n = number('probe_n') + 1
       put('probe_n', string.format('%.0f', n))
-      put_number('probe_at', now + math.min(30, 2 ^ math.min(10, n)) * (1 + args.jitter) / 2)
+      put_number('probe_at', now + math.min(15, 2 ^ math.min(10, n)) * (1 + args.jitter) / 2)
     end
   end
 

@@ -26,6 +26,9 @@ MARK_SLACK = 0.025
 HEADER_SLACK = 0.005
 #: Seconds until a request in flight is forgotten if nobody settles it: the lease of a batch.
 FLIGHT_TTL = 30.0
+#: Seconds until an open circuit's permit to probe is given to another one if nobody settles it: a little more than a request's
+#: deadline. A worker that froze or died while it probed must not keep the rest waiting for its lease.
+PERMIT_TTL = 13.0
 #: Seconds by which an open circuit's next probe is kept for the preferred kind of work.
 PROBE_GRACE = 1.0
 
@@ -143,6 +146,7 @@ class Governor:
             max_batch=max_batch,
             slack=MARK_SLACK,
             flight_ttl=FLIGHT_TTL,
+            permit_ttl=PERMIT_TTL,
             grace=PROBE_GRACE,
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,

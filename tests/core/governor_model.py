@@ -8,7 +8,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from core.governor import FLIGHT_TTL, HEADER_SLACK, MARK_SLACK, PROBE_GRACE, Bucket, Decision, Event, Settled, Want
+from core.governor import (
+    FLIGHT_TTL,
+    HEADER_SLACK,
+    MARK_SLACK,
+    PERMIT_TTL,
+    PROBE_GRACE,
+    Bucket,
+    Decision,
+    Event,
+    Settled,
+    Want,
+)
 from tests.core.governor_calls import Acquire, Settle
 
 #: Half of the last decimal that is kept: a level as close as that to a whole number has reached it.
@@ -196,7 +207,7 @@ class Model:
     def spend(self, call: Acquire, shares: Sequence[int], now: float, probe: bool) -> None:
         self.level = Level(fixed(self.global_level(call.limits.request, now) - 1), now)
         self.spent += 1
-        self.flights[call.grant] = until = fixed(now + FLIGHT_TTL)
+        self.flights[call.grant] = fixed(now + FLIGHT_TTL)
         if call.limits.quota and not call.replay:
             self.q_mark = self.q_mark if call.marketing else 0.0
             self.quota = Level(fixed(self.quota_level(call.limits.quota, now) - sum(shares)), now)
@@ -211,7 +222,7 @@ class Model:
         if not call.marketing:
             self.mark = 0.0
         if probe:
-            self.permit, self.permit_until = call.grant, until
+            self.permit, self.permit_until = call.grant, fixed(now + PERMIT_TTL)
             self.probe_last, self.probe_next = call.batch, "due" if call.replay else "replay"
 
     # settle
@@ -232,7 +243,7 @@ class Model:
             self.permit, self.permit_until = "", 0.0
             if call.event != Event.NONE:
                 self.probe_n += 1
-                self.probe_at = fixed(now + min(30.0, 2.0**self.probe_n) * (1 + jitter) / 2)
+                self.probe_at = fixed(now + min(15.0, 2.0**self.probe_n) * (1 + jitter) / 2)
         if call.remaining is not None and not call.stops:
             free = max(0, call.remaining - len(self.flights))
             level = self.global_level(call.limits.request, now)
