@@ -107,19 +107,18 @@ def _returned(adapter: Adapter, bound: Bound, answer: Answer, ruling: Ruling, wh
     state = BatchState.PARTIAL if found else ruling.state
     if not record.finish(bound.id, bound.fence, state, why):
         return _fenced_out(state)
-    accepted = record.accept(bound.id, found) if found else {}
-    back = [s for s in bound.sends if s.id not in found]
+    accepted = record.accept(bound.id, found) if found else {}  # sent now: what follows does not touch them
     if ruling.fate is Fate.DUE_AGAIN:
         told = _OPERATORS.get(ruling.state, why)
-        record.give_back(bound.id, {s.id: None for s in back}, counted=False, why=told)
+        record.give_back(bound.id, {s.id: None for s in bound.sends}, counted=False, why=told)
         return Recorded(state, accepted, waiting=True)
     counted = not circuit
-    spent = {s.id for s in back if counted and s.attempts + 1 >= MAX_ATTEMPTS}
+    spent = {s.id for s in bound.sends if counted and s.attempts + 1 >= MAX_ATTEMPTS}
     exhausted = Failure("attempts_exhausted", f"{why.code}: {why.detail}")
     record.fail(bound.id, dict.fromkeys(spent, exhausted))
     delays = {
         s.id: outcomes.back_off(s.attempts, adapter.longest_back_off, random.random())  # noqa: S311
-        for s in back
+        for s in bound.sends
         if s.id not in spent
     }
     record.give_back(bound.id, delays, counted=counted, why=why)

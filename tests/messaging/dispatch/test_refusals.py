@@ -229,11 +229,12 @@ def test_what_refuses_three_tenants_opens_the_circuit_and_fails_nothing(rig: Rig
         rig.turn()
     assert rig.circuit() == "refusing"
     assert _requests(rig) <= 1 + 2 * 20 + 3
-    before = _requests(rig)
+    before, known = _requests(rig), list(TenantLane.objects.order_by("id").values())
     for _ in range(12):
         rig.unblock()
         rig.turn()
     assert _requests(rig) == before + 12, "one probe at a time"
+    assert list(TenantLane.objects.order_by("id").values()) == known, "nobody's content is suspected for it"
     assert (statuses(), DeadLetter.objects.count()) == ({"queued": 40}, 0)
     assert set(Send.objects.values_list("attempts", flat=True)) == {0}
     rig.sandbox.clear_faults()
