@@ -20,7 +20,7 @@ from core.models import Tenant
 from messaging.errors import Conflict, NotFound
 from messaging.lifecycle import BLAST_STEPS, BlastState
 from messaging.models import Blast, TenantLane
-from messaging.rails import Channel, Rail
+from messaging.rails import PRIORITIES, Channel, Rail
 from messaging.tickets import send_ticket
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,10 @@ def _set_paused(tenant: Tenant, channel: Channel, rail: Rail, *, paused: bool) -
     with transaction.atomic():
         # The lane's own row may not exist yet, and what does not exist cannot be locked: the tenant's row stands for it.
         Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
-        TenantLane.objects.update_or_create(tenant=tenant, channel=channel, rail=rail, defaults={"paused": paused})
+        for priority in PRIORITIES[rail]:
+            TenantLane.objects.update_or_create(
+                tenant=tenant, channel=channel, rail=rail, priority=priority, defaults={"paused": paused}
+            )
         if not paused:
             transaction.on_commit(partial(send_ticket, channel, rail))
     log.info("tenant_lane", extra={"tenant": tenant.pk, "channel": channel, "rail": rail, "paused": paused})

@@ -52,13 +52,13 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """What became of a grant. `bound`: the batch, None if nothing was left to send. `waits`: lanes that must wait, with the
-    seconds (None: as long as a refusal makes them); their sends were put back. `apart`: tenants whose single sends must not
+    seconds (None: as long as a refusal makes them); their sends were put back. `apart`: lanes of single sends that must not
     thin others' batches. `locked`: tenants of lanes that somebody is changing. `left_behind`: sends were put back that only
     did not fit, or have to go apart."""
 
     bound: Bound | None
     waits: Mapping[LaneKey, tuple[Failure, float | None]]
-    apart: Collection[int]
+    apart: Collection[LaneKey]
     locked: frozenset[int]
     left_behind: bool
 
@@ -220,7 +220,7 @@ def _unreadable(work: _Work, send: BoundSend, code: str) -> None:
     they wait. A single send whose own content is damaged fails: nothing but a look at its dead letter helps it."""
     if code == UNKNOWN_KEY or send.blast is not None:
         work.left.append(send)
-        work.unreadable[LaneKey(send.tenant, send.blast)] = Failure(code, "Its content cannot be read here.")
+        work.unreadable[send.lane] = Failure(code, "Its content cannot be read here.")
     else:
         work.failures[send.id] = Failure(code, "Its content cannot be read.")
 

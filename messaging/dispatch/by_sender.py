@@ -18,13 +18,13 @@ from messaging.rails import Channel
 @dataclass(slots=True)
 class Chosen:
     """`sends` go into the request, `later` ones back to wait for the next. `on_trial`: the watched domains, if there are no
-    others in it. `waits`: blasts whose domain is held, and for how long; `apart`: tenants whose single sends were set aside."""
+    others in it. `waits`: blasts whose domain is held, and for how long; `apart`: lanes whose single sends were set aside."""
 
     sends: Sequence[BoundSend]
     later: list[BoundSend] = field(default_factory=list)
     on_trial: tuple[str, ...] = ()
     waits: dict[LaneKey, tuple[Failure, float | None]] = field(default_factory=dict)
-    apart: set[int] = field(default_factory=set)
+    apart: set[LaneKey] = field(default_factory=set)
 
 
 def by_sender(channel: Channel, batch: UUID, taken: Sequence[BoundSend], watched: Mapping[str, Watched]) -> Chosen:
@@ -82,12 +82,11 @@ def _apart(
 def _set_aside(batch: UUID, held: Sequence[tuple[BoundSend, Watched]], chosen: Chosen) -> None:
     single: dict[str, tuple[Failure, dict[UUID, float | None]]] = {}
     for send, domain in held:
-        lane = LaneKey(send.tenant, send.blast)
         if send.blast is None:
             single.setdefault(domain.domain, (domain.why, {}))[1][send.id] = domain.left
-            chosen.apart.add(send.tenant)
+            chosen.apart.add(send.lane)
         else:
             chosen.later.append(send)
-            chosen.waits[lane] = (domain.why, domain.left)
+            chosen.waits[send.lane] = (domain.why, domain.left)
     for why, delays in single.values():
         record.give_back(batch, delays, counted=False, why=why)

@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def _lanes_of(bound: Bound) -> list[LaneKey]:
-    found = {LaneKey(s.tenant, s.blast, s.priority if s.blast is None else None) for s in bound.sends}
-    return sorted(found, key=lambda lane: lane.place)
+    return sorted({send.lane for send in bound.sends}, key=lambda lane: lane.place)
 
 
 def sort_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, trial: bool) -> bool:
@@ -34,6 +33,7 @@ def sort_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, tria
     channel = adapter.channel
     found = _lanes_of(bound)
     if len(found) > 1:
+        lanes.lock(found)
         for half in halves(found):
             lanes.isolate(channel, rail, half, new_id() if len(half) > 1 else None)
         return False
@@ -73,7 +73,7 @@ def sort_senders(channel: Channel, rail: Rail, bound: Bound, why: Failure) -> di
                 senders.suspect(channel, dict.fromkeys(half, new_id() if len(half) > 1 else None))
         return {s.id: None for s in bound.sends}
     (domain,) = domains
-    lanes.lock(blasts=blasts)
+    lanes.lock([lane for lane in _lanes_of(bound) if lane.blast is not None])
     seconds = senders.hold(channel, domain, why)
     for lane in _lanes_of(bound):
         if lane.blast is not None:
@@ -86,6 +86,7 @@ def passed(channel: Channel, rail: Rail, bound: Bound, apart: Sequence[LaneKey],
     """A batch was accepted: of the lanes that went apart, and the domains that were on trial, each knows that now."""
     if apart:
         with transaction.atomic():
+            lanes.lock(apart)
             search = after_acceptance(lanes.known(channel, rail, apart[0]), len(bound.sends), trial=trial)
             if len(apart) == 1 and search.suspects:
                 lanes.search_on(channel, rail, apart[0], search)

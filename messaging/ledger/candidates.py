@@ -117,13 +117,10 @@ _HAS_DUE = f"""AND EXISTS (
 CANDIDATES = f"""
 WITH RECURSIVE
 lanes AS MATERIALIZED (
-    SELECT tenant_id, paused OR (mine AND hold_code <> '' AND held_until > clock_timestamp()) AS closed,
-           mine AND (isolated OR hold_code <> '') AS alone, mine AND hold_code <> '' AS held,
-           CASE WHEN mine THEN party END AS party, CASE WHEN mine THEN suspects ELSE 0 END AS suspects
-    FROM (
-        SELECT *, coalesce(priority = %(priority)s, true) AS mine FROM messaging_tenant_lanes
-        WHERE channel = %(channel)s AND rail = %(rail)s AND (paused OR isolated OR hold_code <> '')
-    ) l
+    SELECT tenant_id, paused OR (hold_code <> '' AND held_until > clock_timestamp()) AS closed,
+           isolated OR hold_code <> '' AS alone, hold_code <> '' AS held, party, suspects
+    FROM messaging_tenant_lanes
+    WHERE channel = %(channel)s AND rail = %(rail)s AND priority = %(priority)s AND (paused OR isolated OR hold_code <> '')
 ),
 {ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
 {ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},

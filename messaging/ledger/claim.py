@@ -13,6 +13,7 @@ from uuid import UUID
 
 from core.db import ledger_cursor
 from messaging.ledger.candidates import QUEUED_OF_BLAST, SINGLE_DUE
+from messaging.ledger.lanes import LaneKey
 from messaging.rails import RAIL_OF, Category, Channel, Rail
 
 #: Seconds for which a claimed batch belongs to its worker.
@@ -42,6 +43,10 @@ class BoundSend:
     sealed: bytes
     expires_at: datetime | None
     attempts: int
+
+    @property
+    def lane(self) -> LaneKey:
+        return LaneKey(self.tenant, self.blast, self.priority if self.blast is None else None)
 
 
 _LOCK_TENANTS = "SELECT id FROM core_tenants WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id FOR SHARE SKIP LOCKED"
@@ -73,9 +78,8 @@ WITH picked AS (
     ) s
     WHERE (SELECT t.active FROM core_tenants t WHERE t.id = l.tenant_id) AND NOT EXISTS (
         SELECT FROM messaging_tenant_lanes x
-        WHERE x.tenant_id = l.tenant_id AND x.channel = %(channel)s AND x.rail = %(rail)s
-          AND (x.paused OR (x.hold_code <> '' AND x.held_until > clock_timestamp()
-                            AND coalesce(x.priority = %(priority)s, true)))
+        WHERE x.tenant_id = l.tenant_id AND x.channel = %(channel)s AND x.rail = %(rail)s AND x.priority = %(priority)s
+          AND (x.paused OR (x.hold_code <> '' AND x.held_until > clock_timestamp()))
     )
     UNION ALL
     SELECT s.id

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from core.db import ledger_cursor
 from messaging.culprits import Search
 from messaging.ledger.record import Failure
-from messaging.rails import PRIORITIES, Channel, Rail
+from messaging.rails import Channel, Rail
 
 #: Seconds that a lane is held at first, and at most: each hold that a trial did not end is twice as long. A provider that is
 #: out of order for a moment costs seconds, a content that nobody mends costs a request every ten minutes.
@@ -23,7 +24,7 @@ LONGEST_HOLD = 600
 
 @dataclass(frozen=True, slots=True)
 class LaneKey:
-    """A blast, or a tenant's single sends of one priority (None: of all)."""
+    """A blast, or a tenant's single sends of one priority (None for a blast)."""
 
     tenant: int
     blast: UUID | None
@@ -35,43 +36,36 @@ class LaneKey:
         return self.tenant, str(self.blast), -1 if self.priority is None else self.priority
 
 
-def _split(lanes: Sequence[LaneKey]) -> tuple[dict[int, int | None], list[UUID]]:
-    """Tenants with the priority (of two, the first: it is the more urgent one), and blasts."""
-    singles = sorted((k for k in lanes if k.blast is None), key=lambda k: k.place, reverse=True)
-    return {k.tenant: k.priority for k in singles}, sorted({k.blast for k in lanes if k.blast is not None})
+def _split(lanes: Collection[LaneKey]) -> tuple[list[LaneKey], list[UUID]]:
+    """Lanes of single sends, and blasts."""
+    singles = sorted((k for k in lanes if k.blast is None), key=lambda k: k.place)
+    return singles, sorted({k.blast for k in lanes if k.blast is not None})
 
 
 _LOCK_TENANTS = "SELECT FROM core_tenants WHERE id = ANY (%(tenants)s::bigint[]) ORDER BY id FOR NO KEY UPDATE"
 _LOCK_BLASTS = "SELECT FROM messaging_blasts WHERE id = ANY (%(blasts)s::uuid[]) ORDER BY id FOR UPDATE"
 _ADD_LANES = """
-INSERT INTO messaging_tenant_lanes (tenant_id, channel, rail, paused, isolated, hold_code, hold_detail, hold_seconds)
-SELECT t, %(channel)s, %(rail)s, false, false, '', '', 0 FROM unnest(%(tenants)s::bigint[]) t ORDER BY t
-ON CONFLICT (tenant_id, channel, rail) DO NOTHING
+INSERT INTO messaging_tenant_lanes (tenant_id, channel, rail, priority, paused, isolated, hold_code, hold_detail, hold_seconds)
+SELECT k.t, %(channel)s, %(rail)s, k.p, false, false, '', '', 0
+FROM unnest(%(tenants)s::bigint[], %(priorities)s::smallint[]) AS k (t, p) ORDER BY 1, 4
+ON CONFLICT (tenant_id, channel, rail, priority) DO NOTHING
 """
 
 
-def _set(last: str) -> str:
-    """`last`: the seconds of the last hold."""
-    seconds = (
-        "CASE WHEN %(code)s::text = '' THEN 0"
-        f" ELSE coalesce(%(hold)s::float8, least(%(longest)s, greatest(%(first)s, 2 * {last}))) END"
-    )
-    return (
-        "isolated = %(isolated)s, party = %(party)s::uuid, suspects = %(suspects)s, convicting = %(convicting)s,"
-        " hold_code = %(code)s::text, hold_detail = %(detail)s,"
-        f" hold_seconds = {seconds},"
-        " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
-        f" ELSE clock_timestamp() + {seconds} * interval '1 second' END"
-    )
-
-
-_OF_TENANTS = "l.tenant_id = ANY (%(tenants)s::bigint[]) AND l.channel = %(channel)s AND l.rail = %(rail)s"
-_SET_TENANTS = f"""
-UPDATE messaging_tenant_lanes l
-SET {_set("CASE WHEN coalesce(l.priority = k.priority, true) THEN l.hold_seconds ELSE 0 END")}, priority = k.priority
+_SECONDS = (
+    "CASE WHEN %(code)s::text = '' THEN 0"
+    " ELSE coalesce(%(hold)s::float8, least(%(longest)s, greatest(%(first)s, 2 * l.hold_seconds))) END"
+)
+_SET = (
+    "SET isolated = %(isolated)s, party = %(party)s::uuid, suspects = %(suspects)s, convicting = %(convicting)s,"
+    " hold_code = %(code)s::text, hold_detail = %(detail)s,"
+    f" hold_seconds = {_SECONDS},"
+    " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
+    f" ELSE clock_timestamp() + {_SECONDS} * interval '1 second' END"
+)
+_OF_TENANTS = """
 FROM unnest(%(tenants)s::bigint[], %(priorities)s::smallint[]) AS k (tenant_id, priority)
-WHERE l.tenant_id = k.tenant_id AND l.channel = %(channel)s AND l.rail = %(rail)s
-  AND (%(isolated)s OR coalesce(l.priority = k.priority, true))
+WHERE l.tenant_id = k.tenant_id AND l.channel = %(channel)s AND l.rail = %(rail)s AND l.priority = k.priority
 """
 
 
@@ -86,14 +80,9 @@ def _write(
     why: Failure | None = None,
     hold: float | None = None,
 ) -> None:
-    """`hold`: seconds, or None for the next longer hold; without `why` the lanes are held no more. Not `isolated`: what is
-    known of another priority stays."""
-    tenants, blasts = _split(lanes)
-    parameters = {
-        "channel": channel,
-        "rail": rail,
-        "tenants": list(tenants),
-        "priorities": list(tenants.values()),
+    """`hold`: seconds, or None for the next longer hold; without `why` the lanes are held no more."""
+    singles, blasts = _split(lanes)
+    parameters = _named(channel, rail, singles) | {
         "blasts": blasts,
         "isolated": isolated,
         "party": party,
@@ -105,25 +94,33 @@ def _write(
         "first": FIRST_HOLD,
         "longest": LONGEST_HOLD,
     }
-    lock(tenants=list(tenants), blasts=blasts)
+    lock(lanes)
     with ledger_cursor() as sql:
-        if tenants:
+        if singles:
             sql.run(_ADD_LANES, parameters)
-            sql.run(_SET_TENANTS, parameters)
+            sql.run(f"UPDATE messaging_tenant_lanes l {_SET} {_OF_TENANTS}", parameters)
         if blasts:
-            sql.run(
-                f"UPDATE messaging_blasts l SET {_set('l.hold_seconds')} WHERE l.id = ANY (%(blasts)s::uuid[])",
-                parameters,
-            )
+            sql.run(f"UPDATE messaging_blasts l {_SET} WHERE l.id = ANY (%(blasts)s::uuid[])", parameters)
 
 
-def lock(*, tenants: Sequence[int] = (), blasts: Sequence[UUID] = ()) -> None:
-    """Keep claims and others who write on these lanes out until the transaction ends."""
+def _named(channel: Channel, rail: Rail, singles: Sequence[LaneKey]) -> dict[str, Any]:
+    return {
+        "channel": channel,
+        "rail": rail,
+        "tenants": [k.tenant for k in singles],
+        "priorities": [k.priority for k in singles],
+    }
+
+
+def lock(lanes: Collection[LaneKey]) -> None:
+    """Keep claims and others who write on these lanes out until the transaction ends. Of several lanes, all at once and before
+    any of them is written: that is the order of locks."""
+    singles, blasts = _split(lanes)
     with ledger_cursor() as sql:
-        if tenants:
-            sql.run(_LOCK_TENANTS, {"tenants": list(tenants)})
+        if singles:
+            sql.run(_LOCK_TENANTS, {"tenants": [k.tenant for k in singles]})
         if blasts:
-            sql.run(_LOCK_BLASTS, {"blasts": list(blasts)})
+            sql.run(_LOCK_BLASTS, {"blasts": blasts})
 
 
 def isolate(channel: Channel, rail: Rail, lanes: Sequence[LaneKey], party: UUID | None = None) -> None:
@@ -131,16 +128,15 @@ def isolate(channel: Channel, rail: Rail, lanes: Sequence[LaneKey], party: UUID 
     _write(channel, rail, lanes, isolated=True, party=party)
 
 
-def keep_apart(channel: Channel, rail: Rail, tenants: Collection[int]) -> None:
-    """The single sends of these tenants go alone from now on. What is known of a lane that does so already stays known."""
-    ordered = sorted(tenants)
-    parameters = {"channel": channel, "rail": rail, "tenants": ordered}
-    lock(tenants=ordered)
+def keep_apart(channel: Channel, rail: Rail, lanes: Collection[LaneKey]) -> None:
+    """These lanes of single sends go alone from now on. What is known of one that does so already stays known."""
+    singles, _ = _split(lanes)
+    parameters = _named(channel, rail, singles)
+    lock(singles)
     with ledger_cursor() as sql:
         sql.run(_ADD_LANES, parameters)
         sql.run(
-            "UPDATE messaging_tenant_lanes l SET isolated = true, priority = NULL"
-            f" WHERE {_OF_TENANTS} AND NOT isolated AND hold_code = ''",
+            f"UPDATE messaging_tenant_lanes l SET isolated = true {_OF_TENANTS} AND NOT isolated AND hold_code = ''",
             parameters,
         )
 
@@ -163,16 +159,15 @@ def release(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
 
 def known(channel: Channel, rail: Rail, lane: LaneKey) -> Search:
     """What is known of the culprit in a lane, which is locked for this transaction."""
+    lock([lane])
     with ledger_cursor() as sql:
         if lane.blast is None:
-            lock(tenants=[lane.tenant])
             row = sql.one(
-                f"SELECT l.suspects, l.convicting FROM messaging_tenant_lanes l WHERE {_OF_TENANTS}"
-                " AND coalesce(l.priority = %(priority)s::smallint, true)",
-                {"tenants": [lane.tenant], "channel": channel, "rail": rail, "priority": lane.priority},
+                "SELECT suspects, convicting FROM messaging_tenant_lanes WHERE tenant_id = %(tenant)s"
+                " AND channel = %(channel)s AND rail = %(rail)s AND priority = %(priority)s",
+                {"tenant": lane.tenant, "channel": channel, "rail": rail, "priority": lane.priority},
             )
         else:
-            lock(blasts=[lane.blast])
             row = sql.one(
                 "SELECT suspects, convicting FROM messaging_blasts WHERE id = %(blast)s", {"blast": lane.blast}
             )
@@ -181,7 +176,7 @@ def known(channel: Channel, rail: Rail, lane: LaneKey) -> Search:
 
 _QUEUED_SINGLES = (
     "s.tenant_id = %(tenant)s AND s.channel = %(channel)s AND s.rail = %(rail)s"
-    " AND s.priority = ANY (%(priorities)s::smallint[]) AND s.status = 'queued' AND s.blast_id IS NULL"
+    " AND s.priority = %(priority)s AND s.status = 'queued' AND s.blast_id IS NULL"
 )
 _QUEUED_OF_BLAST = "s.blast_id = %(blast)s AND s.status = 'queued'"
 # Of the provider's last batches: whether it takes anything is asked in vain if they are all older.
@@ -195,7 +190,7 @@ SELECT NOT EXISTS (SELECT FROM messaging_sends s WHERE {queued}) AND EXISTS (
 _ONLY_SINGLE = _ONLY_ONE.format(
     queued=_QUEUED_SINGLES,
     table="messaging_tenant_lanes",
-    lane="l.tenant_id = %(tenant)s AND l.channel = %(channel)s AND l.rail = %(rail)s",
+    lane="l.tenant_id = %(tenant)s AND l.channel = %(channel)s AND l.rail = %(rail)s AND l.priority = %(priority)s",
 )
 _ONLY_OF_BLAST = _ONLY_ONE.format(queued=_QUEUED_OF_BLAST, table="messaging_blasts", lane="l.id = %(blast)s")
 
@@ -209,7 +204,7 @@ def is_only_one(provider: str, channel: Channel, rail: Rail, lane: LaneKey) -> b
                 "provider": provider,
                 "channel": channel,
                 "rail": rail,
-                "priorities": list(PRIORITIES[rail]) if lane.priority is None else [lane.priority],
+                "priority": lane.priority,
                 "tenant": lane.tenant,
                 "blast": lane.blast,
             },

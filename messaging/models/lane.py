@@ -39,10 +39,11 @@ class LaneMixin(models.Model):
 
 
 class TenantLane(LaneMixin):
-    """A tenant's single sends on a rail, if there is anything to say of them. No row: it is running, mixed, not held.
+    """A tenant's single sends of one priority on a rail, if there is anything to say of them. No row: running, mixed, not held.
 
-    `paused` is for all of them; what the dispatcher writes is for those of one `priority` (null: for all): product mail that
-    is refused must not keep the tenant's own login codes. Of two priorities in trouble, the last one is known.
+    By priority: product mail that is refused must not keep the tenant's own login codes, and what is known of the one must not
+    be forgotten for the other (then both would be refused together with strangers again and again). `paused` is written for all
+    priorities of a rail.
 
     Written under the tenant row's lock (FOR NO KEY UPDATE), because a missing row cannot be locked.
     """
@@ -51,12 +52,14 @@ class TenantLane(LaneMixin):
     channel = models.CharField(max_length=16)
     rail = models.CharField(max_length=16)
     paused = models.BooleanField(default=False)
-    priority = models.SmallIntegerField(null=True, blank=True)
+    priority = models.SmallIntegerField()
 
     class Meta:
         db_table = "messaging_tenant_lanes"
         constraints = [
-            models.UniqueConstraint(name="messaging_tenant_lanes_one", fields=["tenant", "channel", "rail"]),
+            models.UniqueConstraint(
+                name="messaging_tenant_lanes_one", fields=["tenant", "channel", "rail", "priority"]
+            ),
             models.CheckConstraint(
                 name="messaging_tenant_lanes_rail", condition=models.Q(rail__in=[r.value for r in Rail])
             ),
@@ -70,4 +73,4 @@ class TenantLane(LaneMixin):
         ]
 
     def __str__(self) -> str:
-        return f"{self.tenant_id} {self.channel} {self.rail}"
+        return f"{self.tenant_id} {self.channel} {self.rail} {self.priority}"

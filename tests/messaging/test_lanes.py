@@ -98,13 +98,17 @@ def test_resume_with_nothing_queued(
 @pytest.mark.django_db
 def test_tenant_lane(tickets: list[tuple[Channel, Rail]], django_capture_on_commit_callbacks: Any) -> None:
     tenant = make_tenant()
-    held = TenantLane.objects.create(tenant=tenant, channel="email", rail="marketing", isolated=True)
+    held = TenantLane.objects.create(tenant=tenant, channel="email", rail="marketing", priority=2, isolated=True)
     with django_capture_on_commit_callbacks(execute=True):
         for _ in range(2):
             lanes.pause_tenant_lane(tenant, Channel.EMAIL, Rail.TRANSACTIONAL)
             lanes.pause_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING)
     assert tickets == []
-    assert set(TenantLane.objects.values_list("rail", "paused")) == {("transactional", True), ("marketing", True)}
+    assert sorted(TenantLane.objects.values_list("rail", "priority", "paused")) == [
+        ("marketing", 2, True),
+        ("transactional", 0, True),
+        ("transactional", 1, True),
+    ]
     with django_capture_on_commit_callbacks(execute=True):
         lanes.resume_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING)
     assert tickets == [(Channel.EMAIL, Rail.MARKETING)]
@@ -127,7 +131,7 @@ def test_when_pause_has_returned_no_claim_takes_from_the_lane(lane: str, how: st
         held.wait()
         if how != "paused":
             with transaction.atomic():
-                key = LaneKey(tenant.pk, blast.pk if blast else None)
+                key = LaneKey(tenant.pk, blast.pk) if blast else LaneKey(tenant.pk, None, 2)
                 hold(Channel.EMAIL, Rail.MARKETING, key, Failure("refused"))
         elif blast is not None:
             lanes.pause_blast(blast.pk)

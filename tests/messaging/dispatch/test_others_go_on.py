@@ -248,7 +248,7 @@ def test_a_lane_that_goes_alone_is_not_kept_out_by_the_others(rig: Rig) -> None:
     for tenant in (a, c):
         submit_some(tenant, 600, category="marketing")
     submit_some(b, 1, category="marketing")
-    lanes.isolate(Channel.EMAIL, Rail.MARKETING, [LaneKey(b.pk, None)])
+    lanes.isolate(Channel.EMAIL, Rail.MARKETING, [LaneKey(b.pk, None, 2)])
     rig.turn(Rail.MARKETING)
     rig.turn(Rail.MARKETING)
     assert statuses(tenant=b) == {"sent": 1}
@@ -257,7 +257,7 @@ def test_a_lane_that_goes_alone_is_not_kept_out_by_the_others(rig: Rig) -> None:
 def test_product_mail_that_goes_alone_is_not_kept_out_by_login_codes(rig: Rig) -> None:
     a, b = make_tenant("a"), make_tenant("b")
     submit_some(b, 1, category="product")
-    lanes.isolate(Channel.EMAIL, Rail.TRANSACTIONAL, [LaneKey(b.pk, None)])
+    lanes.isolate(Channel.EMAIL, Rail.TRANSACTIONAL, [LaneKey(b.pk, None, 1)])
     for _ in range(3):
         submit_some(a, 1)
         rig.turn()

@@ -397,13 +397,31 @@ def test_a_stream_of_login_codes_does_not_hide_a_culprit_among_the_product_mail(
     assert DeadLetter.objects.get().send_id == culprit.id
 
 
-def test_holds_of_one_priority_do_not_lengthen_those_of_another(rig: Rig) -> None:
+def test_what_is_known_of_one_priority_says_nothing_of_another(rig: Rig) -> None:
     tenant = make_tenant("a")
     product, codes = LaneKey(tenant.pk, None, 1), LaneKey(tenant.pk, None, 0)
     for lane, seconds in ((product, 10), (product, 20), (codes, 10), (codes, 20)):
         lanes.hold(Channel.EMAIL, Rail.TRANSACTIONAL, lane, Failure("refused"))
-        assert TenantLane.objects.get().hold_seconds == seconds
-    lanes.release(Channel.EMAIL, Rail.TRANSACTIONAL, [product])
-    assert TenantLane.objects.get().hold_code == "refused", "the codes are still held"
+        assert TenantLane.objects.get(priority=lane.priority).hold_seconds == seconds
+    lanes.isolate(Channel.EMAIL, Rail.TRANSACTIONAL, [product])
+    held = TenantLane.objects.exclude(hold_code="")
+    assert [lane.priority for lane in held] == [0], "the codes are still held"
     lanes.release(Channel.EMAIL, Rail.TRANSACTIONAL, [codes])
-    assert TenantLane.objects.get().hold_code == ""
+    assert not held.all()
+
+
+def test_a_tenant_that_is_refused_in_both_priorities_takes_nobody_with_it_twice(rig: Rig) -> None:
+    """What was learned of its codes is not forgotten for its product mail: else strangers are refused with either."""
+    bad, others = make_tenant("bad"), [make_tenant() for _ in range(6)]
+    rig.sandbox.fault("422", contains="POISON")
+    for category in ("transactional", "product"):
+        submit_some(bad, 60, category=category, subject="POISON")
+    for _ in range(40):
+        for other in others:
+            submit_some(other, 1)
+        rig.turn()
+        rig.turn()
+    refused = [set(b.send_ids) for b in rig.batches() if b.state == "refused"]
+    strangers = set(Send.objects.exclude(tenant=bad).values_list("id", flat=True))
+    assert sum(bool(ids & strangers) for ids in refused) <= 2 * math.ceil(math.log2(8)), "each lane is sought once"
+    assert Send.objects.exclude(tenant=bad).exclude(status="sent").count() <= 12, "the last rounds"

@@ -78,6 +78,7 @@ def test_paused_and_held_lanes_and_inactive_tenants_do_not_count(redis: Redis, a
         tenant=held,
         channel="email",
         rail="transactional",
+        priority=0,
         hold_code="refused",
         held_until=timezone.now() + timedelta(minutes=1),
     )
