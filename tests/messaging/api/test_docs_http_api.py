@@ -91,3 +91,21 @@ def test_every_code_of_blasts_is_named() -> None:
     assert len(codes) > 30
     of_python_only = {"csv_unreadable", "too_far_ahead", "planning_in_progress"}
     assert {code for code in codes - of_python_only if f"`{code}`" not in PAGE} == set()
+
+
+def test_every_code_of_a_send_is_named() -> None:
+    messaging = ROOT / "messaging"
+    modules = ("addresses", "idempotency", "sender_domains", "submission", "ledger/cancel")
+    sources = [
+        *(messaging / "api").glob("*.py"),
+        *(messaging / "content").glob("*.py"),
+        *(messaging / f"{module}.py" for module in modules),
+    ]
+    raised = re.compile(r"(?:[A-Z]\w+|_REFUSED.*|\w+\": )\(\s*(?:\d+, )?\"([a-z]+(?:_[a-z]+)+)\"")
+    codes = {code for source in sources for code in raised.findall(source.read_text())}
+    assert {"attachments_not_supported", "not_authenticated", "template_syntax", "sender_domain_not_allowed"} <= codes
+    of_python_only = {"idempotency_key_twice", "too_many_sends"}
+    of_the_framework = {  # nothing here raises them
+        *("authentication_failed", "permission_denied", "not_acceptable", "invalid_request", "too_many_requests"),
+    }
+    assert {code for code in codes - of_python_only - of_the_framework if f"`{code}`" not in PAGE} == set()
