@@ -47,7 +47,7 @@ def audit(
             progress(walk.name, report.checked[walk.name])
     if log is not None:
         with provider_log.loaded(log) as read:
-            report.checked["provider's log"] = read
+            report.checked["lines of the provider's log"] = read
             for page, look in provider_log.looks():
                 _look(report, page, look)
     report.seconds = time.monotonic() - started

@@ -107,7 +107,7 @@ def test_a_ledger_that_was_used_adds_up_also_with_the_provider_s_log(used: Rig) 
         "sends": Send.objects.count(),
         "dead letters": 1,
         "blasts": 1,
-        "provider's log": len(_log(used)),
+        "lines of the provider's log": len(_log(used)),
     }
 
 
