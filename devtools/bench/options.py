@@ -30,11 +30,11 @@ processes, with a database of their own, and measures section by section:
 EPILOG = """\
 examples
   everything, some 20 minutes; a table for docs/performance.md:
-      manage.py bench --markdown
+      python -m devtools.bench --markdown
   two sections, and one JSON object a line for each figure:
-      manage.py bench --only engine,steps --json bench.jsonl
+      python -m devtools.bench --only engine,steps --json bench.jsonl
   a smoke of everything with small numbers: counts are checked, times mean nothing:
-      manage.py bench --quick
+      python -m devtools.bench --quick
 
 exit code
   0    everything ran, whatever the figures say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,20 @@ def run(options: Options, console: Console | None = None) -> int:
         say(console, table.markdown(figures, ran))
     else:
         table.show_all(figures, console)
-    missed = any(figure.goal and not figure.goal.met(figure.value) for figure in figures)
-    return FAILED if options.strict and missed else 0
+        say(console, _verdict(figures, options))
+    return FAILED if options.strict and _missed(figures) else 0
+
+
+def _missed(figures: Sequence[Figure]) -> int:
+    return sum(figure.goal is not None and not figure.goal.met(figure.value) for figure in figures)
+
+
+def _verdict(figures: Sequence[Figure], options: Options) -> str:
+    counts = "Every count adds up: a lost, doubled or unsent e-mail would have stopped the bench."
+    if options.quick:
+        return f"{counts} The numbers were small: the times mean nothing."
+    goals = sum(figure.goal is not None for figure in figures)
+    return f"{counts} Goals met: {goals - _missed(figures)} of {goals}."
 
 
 def outcome(work: Callable[[], None], what: str, data_dir: Path, console: Console) -> int:

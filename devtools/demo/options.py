@@ -27,13 +27,13 @@ charts over time, is in demo-report.html.
 EPILOG = """\
 examples
   the demo, some 70 seconds:
-      manage.py demo
+      python -m devtools.demo
   a shorter one, some 20 seconds, for CI:
-      manage.py demo --short
+      python -m devtools.demo --short
   five times the limit; the figures as JSON too:
-      manage.py demo --rate 50 --recipients 200000 --json figures.json
+      python -m devtools.demo --rate 50 --recipients 200000 --json figures.json
   leave it running afterwards, with admin and inbox to look around in:
-      manage.py demo --keep
+      python -m devtools.demo --keep
 
 exit code
   0    everything as it should be
