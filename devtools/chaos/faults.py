@@ -30,7 +30,7 @@ _MISSED_SECONDS = 5.0
 #: A frozen worker's batch is repeated by another one in a request of so many seconds: it wakes before that ends. From so long
 #: before the lease's end on.
 _REPEATED_SECONDS, _BEFORE_LEASE_ENDS = 4.0, 10.0
-#: Beyond the lease, for a frozen worker's batch to be taken over: an open circuit tries every 30 s.
+#: Beyond the lease, for a frozen worker's batch to be taken over: an open circuit tries at most every 15 s.
 _TAKE_OVER_SECONDS = 60.0
 #: For the answers of a worker that was frozen to be recorded, or not.
 _THAW_SECONDS = 10.0

@@ -115,8 +115,8 @@ class _Run:
         still = "?" if found is None else f"{found[0]:,}"
         now = ", ".join(driver.active()) or "–"
         self._say(
-            f"{elapsed:6.0f} s  accepted {accepted} of {self._options.sends:,}, open {still}, submits left {load.left:,};"
-            f" now: {now}"
+            f"{elapsed:6.1f} s  accepted {accepted} of {self._options.sends:,}, open in the ledger {still},"
+            f" submits left {load.left:,}; now: {now}"
         )
 
     def _figures(self, stack: Stack, driver: Driver, load: Load, took: float) -> dict[str, Any]:
