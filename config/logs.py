@@ -67,6 +67,7 @@ def logging_config(env: Env) -> dict[str, Any]:
         "loggers": {
             "dramatiq": {"level": "WARNING"},
             "django.request": {"level": "ERROR"},
+            "django.utils.autoreload": {"level": "WARNING"},
             "urllib3": {"level": "WARNING"},
         },
     }
