@@ -48,8 +48,8 @@ def test_without_yes_it_only_says_what_it_would_do(failed: list[UUID]) -> None:
 
 
 def test_with_yes_it_does_it_once_and_keeps_who_it_was(failed: list[UUID]) -> None:
-    assert "3 sends are sent again." in _run("--reason", "refused", "--by", "ada", "--yes")
-    assert "0 sends are sent again." in _run("--reason", "refused", "--yes")
+    assert "3 sends queued again." in _run("--reason", "refused", "--by", "ada", "--yes")
+    assert "0 sends queued again." in _run("--reason", "refused", "--yes")
     assert statuses() == {"queued": 3}
     assert set(Redrive.objects.values_list("by", flat=True)) == {"ada"}
 
@@ -61,7 +61,7 @@ def test_ids_come_as_arguments_from_a_file_or_from_standard_input(
     path.write_text(f"{failed[1]}\n\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{failed[2]}\n"))
     for arguments in ((failed[0],), ("--ids", path), ("--ids", "-")):
-        assert "1 sends are sent again." in _run(*arguments, "--yes")
+        assert "1 send queued again." in _run(*arguments, "--yes")
     assert statuses() == {"queued": 3}
 
 
@@ -69,7 +69,7 @@ def test_it_says_what_it_left_alone_and_why(failed: list[UUID]) -> None:
     Send.objects.filter(pk=failed[0]).update(status="ambiguous", batch_id=failed[0])
     Send.objects.filter(pk=failed[1]).update(status="cancelled")
     told = _run(*failed, new_id(), "--yes")
-    assert "1 sends are sent again." in told
+    assert "1 send queued again." in told
     assert (
         f"1 ambiguous: they may have been sent; to send them again say --accept-duplicates (such as {failed[0]})"
         in told
@@ -80,17 +80,17 @@ def test_it_says_what_it_left_alone_and_why(failed: list[UUID]) -> None:
 
 def test_an_ambiguous_send_takes_two_words_and_a_name(failed: list[UUID]) -> None:
     Send.objects.update(status="ambiguous", batch_id=failed[0])
-    assert "0 sends are sent again." in _run(failed[0], "--yes")
+    assert "0 sends queued again." in _run(failed[0], "--yes")
     with pytest.raises(CommandError, match="Say who decides"):
         _run(failed[0], "--yes", "--accept-duplicates", "--by", " ")
-    assert "1 sends are sent again." in _run(failed[0], "--yes", "--accept-duplicates", "--by", "ada")
+    assert "1 send queued again." in _run(failed[0], "--yes", "--accept-duplicates", "--by", "ada")
     assert Redrive.objects.get().was == "ambiguous"
 
 
 def test_a_tenant_s_name_narrows_it_down(failed: list[UUID]) -> None:
     make_tenant("other")
-    assert "0 sends are sent again" in _run("--reason", "refused", "--tenant", "other", "--yes")
-    assert "3 sends are sent again" in _run("--reason", "refused", "--tenant", "acme", "--yes")
+    assert "0 sends queued again" in _run("--reason", "refused", "--tenant", "other", "--yes")
+    assert "3 sends queued again" in _run("--reason", "refused", "--tenant", "acme", "--yes")
 
 
 @pytest.mark.parametrize(

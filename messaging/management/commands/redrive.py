@@ -125,11 +125,12 @@ class Command(BaseCommand):
         return show
 
     def _report(self, done: Redriven, *, dry_run: bool) -> None:
+        sends = f"{done.moved:,} send{'' if done.moved == 1 else 's'}"
         if dry_run:
             hint = " Do it with --yes." if done.moved else ""
-            self.stdout.write(f"{done.moved:,} sends would be sent again; nothing was changed.{hint}")
+            self.stdout.write(f"{sends} would be sent again; nothing was changed.{hint}")
         else:
-            self.stdout.write(f"{done.moved:,} sends are sent again.")
+            self.stdout.write(f"{sends} queued again.")
         for verdict, count in sorted(done.refused.items()):
             self.stdout.write(f"{count:,} {_WORDS[verdict]} (such as {done.examples[verdict]})")
 
