@@ -67,6 +67,7 @@ class Memory:
         self.cursors: dict[int, int] = {}
         self.apart_next = False  # the last batch was a mixed one: lanes that go apart are next
         self.apart_last = ""
+        self.probed = 0  # the tenant of the last probe
         self._starved: dict[int, float] = {}
         self._lock = threading.Lock()
 
@@ -156,12 +157,21 @@ def _new_work(
     if not lanes:
         fed = memory.next_fed()
         return Later(fed, "tenant", new_work_helps=True) if fed is not None else None
-    found = _ask_for(adapter, governor, rail, memory, limits, lanes)
-    usual = [lane for lane in lanes if not _searches(lane)]
-    if isinstance(found, Later) and found.reason == "retries" and usual:
-        # No more searching for now; everybody else goes on.
-        return _ask_for(adapter, governor, rail, memory, limits, usual)
-    return found
+    first: Later | None = None
+    while lanes:
+        found = _ask_for(adapter, governor, rail, memory, limits, lanes)
+        if isinstance(found, Grant) or found.reason not in _ITS_OWN:
+            return found
+        first = min(first or found, found, key=lambda wait: wait.seconds)
+        # What it lacks is its own: no more searching for now, or no tokens of its tenants. Everybody else goes on.
+        starved = set(memory.starved())
+        left = [
+            lane for lane in lanes if lane.tenant not in starved and not (found.reason == "retries" and _searches(lane))
+        ]
+        if len(left) == len(lanes):
+            break
+        lanes = left
+    return first
 
 
 def _ask_for(
@@ -197,9 +207,11 @@ def _ask_for(
         memory.apart_last = group
     takes: list[Take] = []
     charged: dict[int, tuple[int, float]] = {}
+    probing = _probes_for(wants, decision, memory)
     for want, share in zip(wants, decision.shares, strict=True):
         if share:
-            takes += _hand_out(by_want[want.priority, want.tenant], share)
+            if probing in (None, want.tenant):
+                takes += _hand_out(by_want[want.priority, want.tenant], share)
             charged[want.tenant] = (charged.get(want.tenant, (0, 0.0))[0] + share, want.bucket.capacity)
     return Grant(
         str(batch),
@@ -208,13 +220,26 @@ def _ask_for(
         limits,
         takes=tuple(takes),
         charged=charged,
-        apart=tuple(dict.fromkeys(lane.key for lane in chosen)) if group else (),
+        apart=tuple(dict.fromkeys(lane.key for lane in chosen if probing in (None, lane.tenant))) if group else (),
         trial=chosen[0].trial,
         retry=retry,
         # As many tenants as one look takes in: there may be more of them behind.
-        more=sum(lane.sends for lane in lanes) > sum(decision.shares)
+        more=sum(lane.sends for lane in lanes) > sum(take.sends for take in takes)
         or len({lane.tenant for lane in lanes}) >= TENANTS,
     )
+
+
+def _probes_for(wants: Sequence[Want], decision: Decision, memory: Memory) -> int | None:
+    """The one tenant that a probe is for, of those that got a share; None: it is none, and all go.
+
+    Of one tenant, each in turn: if the circuit is open since some contents are refused, others' must not be refused with them for
+    ever. What the rest was granted goes back.
+    """
+    if not decision.probe:
+        return None
+    tenants = {want.tenant for want, share in zip(wants, decision.shares, strict=True) if share}
+    memory.probed = min(tenants, key=lambda tenant: (tenant <= memory.probed, tenant))
+    return memory.probed
 
 
 def _searches(lane: Lane) -> bool:

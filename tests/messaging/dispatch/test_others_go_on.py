@@ -254,6 +254,20 @@ def test_a_lane_that_goes_alone_is_not_kept_out_by_the_others(rig: Rig) -> None:
     assert statuses(tenant=b) == {"sent": 1}
 
 
+def test_a_lane_that_goes_alone_and_has_no_tokens_keeps_nobody_waiting(rig: Rig) -> None:
+    poor, other = make_tenant("poor"), make_tenant("other")
+    RateLimitBucket.objects.create(
+        provider="resend", scope="tenant", unit="send", tenant=poor, capacity=1, refill_per_second=0.01
+    )
+    buckets.forget()
+    submit_some(poor, 3)
+    rig.turn()
+    lanes.isolate(Channel.EMAIL, Rail.TRANSACTIONAL, [LaneKey(poor.pk, None, 0)])  # its turn is next
+    submit_some(other, 1)
+    rig.turn()
+    assert (statuses(tenant=poor), statuses(tenant=other)) == ({"sent": 1, "queued": 2}, {"sent": 1})
+
+
 def test_product_mail_that_goes_alone_is_not_kept_out_by_login_codes(rig: Rig) -> None:
     a, b = make_tenant("a"), make_tenant("b")
     submit_some(b, 1, category="product")

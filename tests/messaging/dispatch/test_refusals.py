@@ -243,6 +243,21 @@ def test_what_refuses_three_tenants_opens_the_circuit_and_fails_nothing(rig: Rig
     assert (statuses(), rig.circuit()) == ({"sent": 40}, "")
 
 
+def test_a_circuit_that_contents_have_opened_closes_for_the_first_tenant_that_has_others(rig: Rig) -> None:
+    """A probe is for one tenant: refused together with those who opened it, a stranger's codes would wait for ever."""
+    rig.sandbox.fault("422", contains="POISON")
+    for _ in range(3):
+        submit_some(make_tenant(), 2, subject="POISON")
+        rig.drain()
+    assert rig.circuit() == "refusing"
+    submit_some(other := make_tenant("other"), 1)
+    for _ in range(4):
+        rig.unblock()
+        rig.turn()
+    assert (statuses(tenant=other), rig.circuit()) == ({"sent": 1}, "")
+    assert rig.governor.spent() == _requests(rig)
+
+
 def test_only_contents_of_one_tenant_that_nobody_suspected_are_evidence(rig: Rig) -> None:
     """Three tenants with contents that are known to be refused, tried again in a row, prove nothing; nor does a mixed batch."""
     tenants = [make_tenant() for _ in range(3)]
