@@ -10,7 +10,9 @@ refused alone may be a culprit, or the first of a content that is refused whoeve
 Another one is one of the hundred oldest, at random: a lane with several culprits is not held by the same one for ever.
 
 Nothing is convicted without an acceptance between two refusals: a provider that refuses everybody for a while costs nobody a
-send. The steps name no send, since the claim takes the oldest: if others come between, a step is wasted and nothing is wrong.
+send. A lane that is held for something else (its sender domain, a key that is missing) has no suspects, and its trial says
+nothing of a culprit. The steps name no send, since the claim takes the oldest: if others come between, a step is wasted and
+nothing is wrong.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`suspects`: a culprit is among so many of the lane's oldest sends (0: nothing is known). `convicting`: another one
-    was accepted after the oldest was refused alone."""
+    """`suspects`: a culprit is among so many of the lane's oldest sends (0: nothing is known; 1 in a held lane: the oldest was
+    refused alone). `convicting`: another one was accepted after that."""
 
     suspects: int = 0
     convicting: bool = False
@@ -48,15 +50,17 @@ def after_refusal(known: Search, sends: int, *, trial: bool, only_one: bool) -> 
     """
     if sends > 1:
         return Step.HALVE, Search(suspects=sends)
-    if known.convicting or (trial and only_one):
+    if known.convicting or (trial and only_one and known.suspects):
         return Step.CONVICT, Search()
-    return (Step.HOLD if trial else Step.TRY_ANOTHER), Search()
+    if trial and not known.suspects:
+        return Step.HALVE, Search(suspects=1)
+    return (Step.HOLD if trial else Step.TRY_ANOTHER), Search(suspects=1)
 
 
 def after_acceptance(known: Search, sends: int, *, trial: bool) -> Search:
     """A batch of `sends` of one lane was accepted. Without suspects left, the lane is like any other again."""
     if trial:
-        return Search(suspects=1, convicting=True)
+        return Search(suspects=1, convicting=True) if known.suspects else Search()
     return Search(suspects=max(0, known.suspects - sends))
 
 

@@ -39,17 +39,19 @@ def sort_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, tria
         return False
     (lane,) = found
     known = lanes.known(channel, rail, lane)
+    if trial and (known.held is None or known.held > 0):
+        return False  # another trial, which was under way at the same time, has its answer already
     only_one = trial and len(bound.sends) == 1 and lanes.is_only_one(adapter.name, channel, rail, lane)
-    step, search = after_refusal(known, len(bound.sends), trial=trial, only_one=only_one)
+    step, search = after_refusal(known.search, len(bound.sends), trial=trial, only_one=only_one)
     told = {"tenant": lane.tenant, "blast": lane.blast, "code": why.code, "status": why.http_status}
     match step:
         case Step.HALVE:
             lanes.search_on(channel, rail, lane, search)
             log.warning("culprit_sought", extra=told | {"suspects": search.suspects})
         case Step.TRY_ANOTHER:
-            lanes.hold(channel, rail, lane, why, 0)
+            lanes.hold(channel, rail, lane, why, 0, search)
         case Step.HOLD:
-            lanes.hold(channel, rail, lane, why)
+            lanes.hold(channel, rail, lane, why, None, search)
             log.error("lane_held", extra=told)
         case Step.CONVICT:
             lanes.search_on(channel, rail, lane, search)
@@ -87,11 +89,13 @@ def passed(channel: Channel, rail: Rail, bound: Bound, apart: Sequence[LaneKey],
     if apart:
         with transaction.atomic():
             lanes.lock(apart)
-            search = after_acceptance(lanes.known(channel, rail, apart[0]), len(bound.sends), trial=trial)
-            if len(apart) == 1 and search.suspects:
-                lanes.search_on(channel, rail, apart[0], search)
-            else:
+            known = lanes.known(channel, rail, apart[0])
+            search = after_acceptance(known.search, len(bound.sends), trial=trial)
+            other_trial_was_faster = trial and known.held is None
+            if len(apart) > 1 or not search.suspects:
                 lanes.release(channel, rail, apart)
+            elif not other_trial_was_faster:
+                lanes.search_on(channel, rail, apart[0], search)
     if bound.senders:
         with transaction.atomic():
             senders.clear(channel, bound.senders)

@@ -146,10 +146,17 @@ def search_on(channel: Channel, rail: Rail, lane: LaneKey, search: Search) -> No
     _write(channel, rail, [lane], isolated=True, search=search)
 
 
-def hold(channel: Channel, rail: Rail, lane: LaneKey, why: Failure, seconds: float | None = None) -> None:
+def hold(
+    channel: Channel,
+    rail: Rail,
+    lane: LaneKey,
+    why: Failure,
+    seconds: float | None = None,
+    search: Search = Search(),  # noqa: B008 — immutable
+) -> None:
     """The lane waits for `seconds` (None: 10 s at first, twice as long each time, 10 minutes at most). Then one
     of its sends is tried."""
-    _write(channel, rail, [lane], isolated=True, why=why, hold=seconds)
+    _write(channel, rail, [lane], isolated=True, search=search, why=why, hold=seconds)
 
 
 def release(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
@@ -157,21 +164,37 @@ def release(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
     _write(channel, rail, lanes, isolated=False)
 
 
-def known(channel: Channel, rail: Rail, lane: LaneKey) -> Search:
-    """What is known of the culprit in a lane, which is locked for this transaction."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`held`: seconds until the lane's hold ends (0 or less: it is on trial); None: it is not held."""
+
+    search: Search = Search()  # noqa: RUF009 — immutable
+    held: float | None = None
+
+
+_KNOWN = (
+    "SELECT suspects, convicting,"
+    " CASE WHEN hold_code <> '' THEN extract(epoch FROM held_until - clock_timestamp())::float8 END"
+)
+_KNOWN_SINGLE = (
+    f"{_KNOWN} FROM messaging_tenant_lanes WHERE tenant_id = %(tenant)s AND channel = %(channel)s AND rail = %(rail)s"
+    " AND priority = %(priority)s"
+)
+_KNOWN_BLAST = f"{_KNOWN} FROM messaging_blasts WHERE id = %(blast)s"
+
+
+def known(channel: Channel, rail: Rail, lane: LaneKey) -> Known:
+    """What is known of a lane, which is locked for this transaction."""
     lock([lane])
     with ledger_cursor() as sql:
         if lane.blast is None:
             row = sql.one(
-                "SELECT suspects, convicting FROM messaging_tenant_lanes WHERE tenant_id = %(tenant)s"
-                " AND channel = %(channel)s AND rail = %(rail)s AND priority = %(priority)s",
+                _KNOWN_SINGLE,
                 {"tenant": lane.tenant, "channel": channel, "rail": rail, "priority": lane.priority},
             )
         else:
-            row = sql.one(
-                "SELECT suspects, convicting FROM messaging_blasts WHERE id = %(blast)s", {"blast": lane.blast}
-            )
-    return Search(*row) if row else Search()
+            row = sql.one(_KNOWN_BLAST, {"blast": lane.blast})
+    return Known(Search(row[0], row[1]), row[2]) if row else Known()
 
 
 _QUEUED_SINGLES = (

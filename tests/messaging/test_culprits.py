@@ -19,11 +19,13 @@ NOTHING = Search()
     [
         (NOTHING, 100, False, False, Step.HALVE, Search(100)),
         (Search(100), 50, False, False, Step.HALVE, Search(50)),
-        (Search(2), 1, False, False, Step.TRY_ANOTHER, NOTHING),
-        (NOTHING, 1, False, False, Step.TRY_ANOTHER, NOTHING),
-        (NOTHING, 1, True, False, Step.HOLD, NOTHING),
-        (NOTHING, 1, True, True, Step.CONVICT, NOTHING),
-        (NOTHING, 1, False, True, Step.TRY_ANOTHER, NOTHING),  # refused once only
+        (Search(2), 1, False, False, Step.TRY_ANOTHER, Search(1)),
+        (NOTHING, 1, False, False, Step.TRY_ANOTHER, Search(1)),
+        (Search(1), 1, True, False, Step.HOLD, Search(1)),
+        (Search(1), 1, True, True, Step.CONVICT, NOTHING),
+        (NOTHING, 1, False, True, Step.TRY_ANOTHER, Search(1)),  # refused once only
+        (NOTHING, 1, True, True, Step.HALVE, Search(1)),  # the lane was held for something else: refused once only
+        (NOTHING, 1, True, False, Step.HALVE, Search(1)),
         (Search(1, convicting=True), 1, False, False, Step.CONVICT, NOTHING),
         (Search(1, convicting=True), 3, False, False, Step.HALVE, Search(3)),  # others came between: begin again
     ],
@@ -41,7 +43,8 @@ def test_what_a_refusal_leads_to(
         (Search(1), 1, False, NOTHING),
         (Search(3), 50, False, NOTHING),  # two workers at once
         (NOTHING, 100, False, NOTHING),
-        (NOTHING, 1, True, Search(1, convicting=True)),
+        (Search(1), 1, True, Search(1, convicting=True)),
+        (NOTHING, 1, True, NOTHING),  # the lane was held for something else
     ],
 )
 def test_what_an_acceptance_leads_to(known: Search, sends: int, trial: bool, search: Search) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from core.models import DeadLetter, Tenant
-from messaging.dispatch import by_sender
-from messaging.dispatch.search import Later, memory_of, search
+from messaging.dispatch import by_sender, turn
+from messaging.dispatch.answer import Recorded
+from messaging.dispatch.batch import claim_batch
+from messaging.dispatch.search import Grant, Later, memory_of, search
 from messaging.ledger import lanes, senders
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
@@ -156,6 +160,68 @@ def test_a_lane_goes_on_as_soon_as_its_content_is_accepted(rig: Rig) -> None:
     rig.drain(MARKETING)
     blast.refresh_from_db()
     assert (statuses(), blast.isolated, blast.hold_code) == ({"sent": 150}, False, "")
+
+
+def _trials(rig: Rig, count: int) -> Callable[[], Recorded]:
+    """So many trials of the held lane, granted and claimed at the same time. Called, the next of them makes its request."""
+    line = turn.Line(adapters()[Channel.EMAIL], rig.governor, Channel.EMAIL, MARKETING)
+    claimed = []
+    for _ in range(count):
+        grant = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
+        assert isinstance(grant, Grant)
+        assert grant.trial
+        bound = claim_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes).bound
+        assert bound is not None
+        claimed.append((grant, bound))
+    return lambda: turn._request(line, *claimed.pop(), time.monotonic())
+
+
+def test_trials_that_are_under_way_at_the_same_time_lengthen_a_hold_once(rig: Rig) -> None:
+    tenant = make_tenant("a")
+    blast = _blast(tenant, [request(tenant, i, subject="POISON") for i in range(20)])
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain(MARKETING)
+    _end_holds()
+    answer = _trials(rig, 3)
+    for _ in range(3):
+        answer()
+    blast.refresh_from_db()
+    assert (blast.hold_seconds, statuses()) == (20, {"queued": 20})
+
+
+def test_a_trial_that_is_refused_as_another_is_accepted_convicts_nobody(rig: Rig) -> None:
+    """It was refused once, perhaps before the provider was in order again."""
+    tenant = make_tenant("a")
+    blast = _blast(tenant, [request(tenant, i, subject="POISON") for i in range(20)])
+    rig.sandbox.fault("422", contains="POISON")
+    rig.drain(MARKETING)
+    _end_holds()
+    answer = _trials(rig, 2)
+    rig.sandbox.clear_faults()
+    answer()
+    rig.sandbox.fault("422", contains="POISON")
+    answer()
+    blast.refresh_from_db()
+    assert (statuses(), blast.convicting) == ({"queued": 19, "sent": 1}, True)
+    rig.sandbox.clear_faults()
+    rig.drain(MARKETING)
+    assert statuses() == {"sent": 20}
+
+
+def test_a_lane_that_was_held_for_its_domain_convicts_nobody_at_the_first_refusal(rig: Rig) -> None:
+    tenant = make_tenant("a")
+    _blast(tenant, [request(tenant, i) for i in range(3)])
+    submit_some(other := make_tenant("b"), 1, category="marketing")
+    rig.sandbox.fault("403_domain", domain="a.org")
+    rig.drain(MARKETING)
+    rig.sandbox.clear_faults()
+    _end_holds()
+    recorded = rig.turn(MARKETING)
+    assert recorded is not None
+    assert len(recorded.accepted) == 1, "the trial"
+    rig.sandbox.fault("422", count=1)
+    rig.drain(MARKETING)
+    assert (statuses(tenant=tenant), statuses(tenant=other)) == ({"sent": 3}, {"sent": 1})
 
 
 # --------------------------------------------------------------------------------------------------- lanes and lanes
