@@ -36,8 +36,8 @@ dev: setup ## All processes of Procfile.dev, with the sandbox as provider, on ht
 	python -m config.embedded run sh -c \
 	'python manage.py migrate --verbosity 0 && python manage.py welcome && exec honcho start --procfile Procfile.dev --port 8000'
 
-test: lint ## Lint, then all tests, on a PostgreSQL and a Redis of their own; ARGS go to pytest
-	.venv/bin/python -m pytest $(ARGS)
+test: lint ## Lint, then all tests, in two processes, each with a PostgreSQL and a Redis of its own; ARGS go to pytest
+	.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup ## ruff, mypy, import-linter
 	.venv/bin/python -m ruff check .

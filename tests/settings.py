@@ -12,6 +12,9 @@ import pytest
 from config.embedded import EmbeddedServiceError
 
 os.environ.setdefault("DEBUG", "1")
+if os.environ.get("PYTEST_XDIST_WORKER") and os.environ.get("EMBEDDED_THROWAWAY"):
+    # Run side by side (`pytest -n 2`), each process has its own servers, not those of the one that started it.
+    del os.environ["DATABASE_URL"], os.environ["REDIS_URL"]
 if not (os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL")):
     os.environ["EMBEDDED_DATA_DIR"] = tempfile.mkdtemp(prefix="dualrail-tests-")
     os.environ["EMBEDDED_THROWAWAY"] = "1"

@@ -10,12 +10,11 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from core.governor import Bucket, Event, Governor, Limits
-from core.ids import new_id
 from tests.core.governor_rig import SCRIPT, want
 
 LIMITS = Limits(Bucket(1, 0.001))
 ODD = [
-    str(new_id()),
+    "0198c2f4-5b1e-7c3a-9d2e-4f6a8b0c1d2e",
     "with spaces\tand\nlines",
     "quotes \" ' \\ and %s %d",
     "{braces}",
