@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 
+from core.ids import new_id
 from core.models import DeadLetter, Tenant
-from messaging.dispatch import by_sender, turn
+from messaging.dispatch import by_sender, refusals, turn
 from messaging.dispatch.answer import Recorded
-from messaging.dispatch.batch import claim_batch
+from messaging.dispatch.batch import Bound, claim_batch
 from messaging.dispatch.search import Grant, Later, memory_of, search
 from messaging.ledger import lanes, senders
+from messaging.ledger.claim import BoundSend
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
 from messaging.models import Blast, Send, SenderDomain, SenderHold, TenantLane
@@ -238,6 +242,36 @@ def test_innocent_lanes_leave_by_halves_and_not_one_by_one(rig: Rig) -> None:
     assert Send.objects.filter(status="sent").count() == 99
     assert _requests(rig) <= 1 + 2 * 7 + 2
     assert list(TenantLane.objects.filter(isolated=True).values_list("tenant", flat=True)) == [tenants[61].pk]
+
+
+def test_lanes_that_are_halved_are_locked_in_one_order(rig: Rig) -> None:
+    """Who waits for the first of several blasts holds none of the others: nobody can be waiting for him."""
+    a, b = make_tenant("a"), make_tenant("b")
+    first = _blast(b, [request(b)])  # the smaller id, in the second half
+    second = _blast(a, [request(a)])
+    sends = tuple(
+        BoundSend(new_id(), blast.tenant_id, blast.pk, blast.content_id, 2, b"", None, 0) for blast in (second, first)
+    )
+    bound = Bound(new_id(), 1, 1, b"", "", sends, replay=False)
+
+    def sort() -> None:
+        with transaction.atomic():
+            refusals.sort_lanes(adapters()[Channel.EMAIL], MARKETING, bound, Failure("refused"), trial=False)
+        connection.close()
+
+    worker = threading.Thread(target=sort)
+    with transaction.atomic():
+        Blast.objects.select_for_update().get(pk=first.pk)
+        worker.start()
+        with connection.cursor() as cursor:
+            waits = False
+            while not waits:
+                assert worker.is_alive()
+                cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+                waits = cursor.fetchone()[0]
+        Blast.objects.select_for_update(nowait=True).get(pk=second.pk)
+    worker.join()
+    assert set(Blast.objects.values_list("isolated", flat=True)) == {True}
 
 
 def test_others_have_every_second_request_while_a_lane_is_searched(rig: Rig) -> None:
