@@ -84,17 +84,21 @@ def sort_senders(channel: Channel, rail: Rail, bound: Bound, why: Failure) -> di
     return {s.id: None if s.blast is not None else seconds for s in bound.sends}
 
 
-def passed(channel: Channel, rail: Rail, bound: Bound, apart: Sequence[LaneKey], *, trial: bool) -> None:
-    """A batch was accepted: of the lanes that went apart, and the domains that were on trial, each knows that now."""
+def passed(channel: Channel, rail: Rail, bound: Bound, apart: Sequence[LaneKey], *, trial: bool, suspects: int) -> None:
+    """A batch was accepted: of the lanes that went apart, and the domains that were on trial, each knows that now.
+
+    `suspects`: what was known when it was granted. If another batch of the lane was answered since, this one was no half of
+    those that are suspected now, and says nothing of them.
+    """
     if apart:
         with transaction.atomic():
             lanes.lock(apart)
             known = lanes.known(channel, rail, apart[0])
             search = after_acceptance(known.search, len(bound.sends), trial=trial)
-            other_trial_was_faster = trial and known.held is None
-            if len(apart) > 1 or not search.suspects:
+            another_was_faster = known.held is None if trial else known.search.suspects != suspects
+            if len(apart) > 1 or not (search.suspects or another_was_faster):
                 lanes.release(channel, rail, apart)
-            elif not other_trial_was_faster:
+            elif not another_was_faster:
                 lanes.search_on(channel, rail, apart[0], search)
     if bound.senders:
         with transaction.atomic():

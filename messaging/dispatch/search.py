@@ -42,6 +42,7 @@ class Grant:
     takes: tuple[Take, ...] = ()
     charged: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     apart: tuple[LaneKey, ...] = ()  # the lanes that go out apart from others, if these are such
+    suspects: int = 0  # of the lane in which a culprit is looked for, when this was granted
     trial: bool = False  # one that is held, and this is the one send that finds out whether the cause is gone
     retry: bool = False  # it repeats or searches: it takes from the retry budget
     replay: bool = False
@@ -221,6 +222,7 @@ def _ask_for(
         takes=tuple(takes),
         charged=charged,
         apart=tuple(dict.fromkeys(lane.key for lane in chosen if probing in (None, lane.tenant))) if group else (),
+        suspects=chosen[0].suspects,
         trial=chosen[0].trial,
         retry=retry,
         # As many tenants as one look takes in: there may be more of them behind.
@@ -243,7 +245,7 @@ def _probes_for(wants: Sequence[Want], decision: Decision, memory: Memory) -> in
 
 
 def _searches(lane: Lane) -> bool:
-    return lane.trial or lane.searching
+    return lane.trial or lane.suspects > 0
 
 
 def _choose(lanes: Sequence[Lane], memory: Memory) -> tuple[str, Sequence[Lane]]:

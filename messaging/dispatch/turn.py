@@ -208,7 +208,7 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
     )
     recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
     if recorded.accepted and not recorded.fenced_out:
-        refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial)
+        refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)

@@ -32,7 +32,7 @@ class Lane:
     """Due sends of one lane: `sends` of them, counted up to one more than a batch holds.
 
     `alone`: the provider refused a batch with this lane in it; its sends go out apart, with the lanes of its `party` or alone.
-    `searching`: a culprit is among its oldest sends, and these are half of them.
+    `suspects`: a culprit is among so many of its oldest sends, and these are half of them.
     `trial`: it is held, and one of its `due` sends finds out whether the cause is gone.
     """
 
@@ -43,7 +43,7 @@ class Lane:
     alone: bool
     trial: bool = False
     party: UUID | None = None
-    searching: bool = False
+    suspects: int = 0
     due: int = 0
 
     @property
@@ -214,7 +214,7 @@ def _lanes(priority: int, rows: list[TupleRow]) -> list[Lane]:
     for tenant, blast, due, alone, trial, party, suspects in rows:
         sends = min(due, 1) if trial else min(due, (suspects + 1) // 2) if suspects else due
         if sends:
-            found.append(Lane(tenant, priority, blast, sends, alone, trial, party, suspects > 0, due))
+            found.append(Lane(tenant, priority, blast, sends, alone, trial, party, suspects, due))
     return found
 
 

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -166,18 +167,17 @@ def test_a_lane_goes_on_as_soon_as_its_content_is_accepted(rig: Rig) -> None:
     assert (statuses(), blast.isolated, blast.hold_code) == ({"sent": 150}, False, "")
 
 
-def _trials(rig: Rig, count: int) -> Callable[[], Recorded]:
-    """So many trials of the held lane, granted and claimed at the same time. Called, the next of them makes its request."""
+def _together(rig: Rig, count: int) -> list[Callable[[], Recorded]]:
+    """So many batches, granted and claimed at the same time. Called, each makes its request."""
     line = turn.Line(adapters()[Channel.EMAIL], rig.governor, Channel.EMAIL, MARKETING)
-    claimed = []
+    requests: list[Callable[[], Recorded]] = []
     for _ in range(count):
         grant = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         assert isinstance(grant, Grant)
-        assert grant.trial
         bound = claim_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes).bound
         assert bound is not None
-        claimed.append((grant, bound))
-    return lambda: turn._request(line, *claimed.pop(), time.monotonic())
+        requests.append(partial(turn._request, line, grant, bound, time.monotonic()))
+    return requests
 
 
 def test_trials_that_are_under_way_at_the_same_time_lengthen_a_hold_once(rig: Rig) -> None:
@@ -186,9 +186,8 @@ def test_trials_that_are_under_way_at_the_same_time_lengthen_a_hold_once(rig: Ri
     rig.sandbox.fault("422", contains="POISON")
     rig.drain(MARKETING)
     _end_holds()
-    answer = _trials(rig, 3)
-    for _ in range(3):
-        answer()
+    for ask in _together(rig, 3):
+        ask()
     blast.refresh_from_db()
     assert (blast.hold_seconds, statuses()) == (20, {"queued": 20})
 
@@ -200,11 +199,11 @@ def test_a_trial_that_is_refused_as_another_is_accepted_convicts_nobody(rig: Rig
     rig.sandbox.fault("422", contains="POISON")
     rig.drain(MARKETING)
     _end_holds()
-    answer = _trials(rig, 2)
+    first, second = _together(rig, 2)
     rig.sandbox.clear_faults()
-    answer()
+    first()
     rig.sandbox.fault("422", contains="POISON")
-    answer()
+    second()
     blast.refresh_from_db()
     assert (statuses(), blast.convicting) == ({"queued": 19, "sent": 1}, True)
     rig.sandbox.clear_faults()
@@ -226,6 +225,22 @@ def test_a_lane_that_was_held_for_its_domain_convicts_nobody_at_the_first_refusa
     rig.sandbox.fault("422", count=1)
     rig.drain(MARKETING)
     assert (statuses(tenant=tenant), statuses(tenant=other)) == ({"sent": 3}, {"sent": 1})
+
+
+def test_halves_that_are_under_way_at_the_same_time_do_not_hide_the_culprit(rig: Rig) -> None:
+    """The acceptance of what was never suspected must not end the search: the lane would be mixed with strangers again."""
+    tenant = make_tenant("a")
+    blast = _blast(tenant, [request(tenant, i) | ({"text": "POISON"} if i == 7 else {}) for i in range(300)])
+    rig.sandbox.fault("422", contains="POISON")
+    rig.turn(MARKETING)
+    culprit, *others = _together(rig, 3)
+    culprit()
+    for other in others:
+        other()
+    blast.refresh_from_db()
+    assert (blast.isolated, blast.suspects) == (True, 50)
+    rig.drain(MARKETING)
+    assert statuses() == {"sent": 299, "failed": 1}
 
 
 # --------------------------------------------------------------------------------------------------- lanes and lanes
