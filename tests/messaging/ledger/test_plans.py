@@ -26,6 +26,20 @@ TRANSACTIONAL = {"channel": "email", "rail": "transactional", "priority": 0}
 LOOK = {"cursor": 0, "starved": [], "max_batch": 100, "full": False}
 
 
+#: What a ledger has of them: an empty table is rightly read from end to end.
+_OLD_BATCHES = """
+WITH old AS (
+    INSERT INTO messaging_batches (id, provider, channel, rail, state, send_ids, digest, idempotency_key, rendered_at, attempts,
+                                   created_at, finished_at)
+    SELECT gen_random_uuid(), 'resend', 'email', 'marketing', 'accepted', ARRAY[gen_random_uuid()], '\\x00', i::text, now(), 1,
+           now(), now()
+    FROM generate_series(1, 20000) i RETURNING id
+)
+INSERT INTO core_processed_jobs (job_key, fence, lease_until, created_at, done_at)
+SELECT 'batch:' || id, 1, now(), now(), now() FROM old
+"""
+
+
 @pytest.fixture
 def loaded(transactional_db: None) -> dict[str, Any]:
     """A million sends in one blast, 100 small blasts of as many tenants, 300 paused blasts, single sends of both rails."""
@@ -40,7 +54,8 @@ def loaded(transactional_db: None) -> dict[str, Any]:
         insert_raw(tenant, 50)
         insert_raw(tenant, 5, category="transactional")
     with connection.cursor() as cursor:
-        cursor.execute("ANALYZE messaging_sends, messaging_blasts, core_tenants")
+        cursor.execute(_OLD_BATCHES)
+        cursor.execute("ANALYZE messaging_sends, messaging_blasts, messaging_batches, core_processed_jobs, core_tenants")
     steps.refresh_hints()
     return {"big": big, "blast": blast, "singles": [t.pk for t in singles]}
 
