@@ -111,7 +111,7 @@ def test_the_blast_of_the_readme_is_planned(acme: Tenant, tmp_path: Path) -> Non
 
 
 def test_the_diagram_of_a_send_s_life_is_the_table() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "reliability.md").read_text()
     drawn = set(re.findall(r"^    (\w+) --> (\w+)", text, re.M))
     assert drawn == {(s.value, t.value) for s, targets in SEND_STEPS.items() for t in targets}
 
