@@ -55,7 +55,9 @@ def loaded(transactional_db: None) -> dict[str, Any]:
         insert_raw(tenant, 5, category="transactional")
     with connection.cursor() as cursor:
         cursor.execute(_OLD_BATCHES)
-        cursor.execute("ANALYZE messaging_sends, messaging_blasts, messaging_batches, core_processed_jobs, core_tenants")
+        cursor.execute(
+            "ANALYZE messaging_sends, messaging_blasts, messaging_batches, core_processed_jobs, core_tenants"
+        )
     steps.refresh_hints()
     return {"big": big, "blast": blast, "singles": [t.pk for t in singles]}
 
