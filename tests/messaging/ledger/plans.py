@@ -36,11 +36,19 @@ class Plan:
             if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")
             and node["Relation Name"] in ("messaging_sends", "messaging_batches", "core_processed_jobs")
             and node["Actual Loops"] > 0
+            and not _nearly_empty(node)
         ] + [
             node["Node Type"]
             for node in self.nodes()
             if node["Node Type"] in ("Hash Join", "Merge Join") and _reads_sends(node) and node["Actual Loops"] > 0
         ]
+
+
+def _nearly_empty(node: Mapping[str, Any]) -> bool:
+    """Read from end to end, and hardly anything was there: rightly so. Which tests ran before decides whether the server
+    knows that. The sends are never few in these tests."""
+    seen = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    return bool(node["Relation Name"] != "messaging_sends" and node["Node Type"] == "Seq Scan" and seen <= 50)
 
 
 def _reads_sends(node: Mapping[str, Any]) -> bool:
