@@ -463,7 +463,8 @@ local function settle()
       open_circuit('refusing', args.rail == 'marketing' and 'marketing' or '')
     end
   elseif event == 'rate_limited' or event == 'quota' then
-    local strikes = number('strikes') + 1
+    -- Requests that were under way together are answered alike: all of them are one strike.
+    local strikes = math.max(1, number('strikes') + (args.epoch == number('epoch') and 1 or 0))
     local pause = args.retry_after
     if pause == cjson.null then pause = math.min(60, 2 ^ math.min(10, strikes - 1)) * (1 + args.jitter) / 2 end
     pause = math.min(86400, math.max(1, pause))

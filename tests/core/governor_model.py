@@ -314,7 +314,7 @@ class Model:
         if call.event == Event.ACCEPTED:
             self.strikes, self.refused = 0, {}
         if call.stops:
-            self.strikes += 1
+            self.strikes = max(1, self.strikes + (call.epoch == self.epoch))
             pause = min(60.0, 2.0 ** (self.strikes - 1)) * (1 + jitter) / 2
             until = now + min(86_400.0, max(1.0, pause if call.retry_after is None else call.retry_after))
             if until > self.blocked:

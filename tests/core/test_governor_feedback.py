@@ -142,8 +142,9 @@ def test_without_retry_after_the_pause_doubles_up_to_a_minute_until_something_is
     def pauses(count: int) -> list[float]:
         found = []
         for _ in range(count):
-            assert governor.transactional().granted
-            found.append(governor.report(Event.RATE_LIMITED).blocked)
+            decision = governor.transactional()
+            assert decision.granted
+            found.append(governor.report(Event.RATE_LIMITED, epoch=decision.epoch).blocked)
             governor.advance(100)
         return found
 
@@ -158,6 +159,22 @@ def test_without_retry_after_the_pause_doubles_up_to_a_minute_until_something_is
     governor.advance(1)
     governor.jitter = 0.0
     assert pauses(4) == [about(seconds) for seconds in (1, 1, 2, 4)]
+
+
+def test_requests_that_were_under_way_together_are_one_strike(governor: TimedGovernor) -> None:
+    """Five workers hear the same 429: the pause is that of the first one, not sixteen times as long."""
+    governor.jitter = 1.0
+    full(governor)
+    grants = []
+    for _ in range(5):
+        decision = governor.transactional()
+        assert decision.granted
+        grants.append((governor.grant, decision.epoch))
+    pauses = [governor.report(Event.RATE_LIMITED, grant, epoch=epoch).blocked for grant, epoch in grants]
+    assert pauses == [about(1)] * 5
+    governor.advance(1)
+    decision = governor.transactional()
+    assert governor.report(Event.RATE_LIMITED, epoch=decision.epoch).blocked == about(2)
 
 
 def test_a_shorter_block_does_not_end_a_longer_one(governor: TimedGovernor) -> None:
