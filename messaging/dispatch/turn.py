@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import redis
-from django.conf import settings
 from django.db import OperationalError, close_old_connections, transaction
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from core import queues
 from core.governor import Event, Governor, Settled
+from core.redis_client import quick_client
 from messaging import outcomes
 from messaging.dispatch import refusals
 from messaging.dispatch.answer import Recorded, record_answer
@@ -52,26 +50,12 @@ LEASE_MARGIN = 5.0
 LOCKED_SECONDS = 0.25
 #: A longer wait ends the ticket: the clock leaves a new one.
 LONGEST_WAIT = 2.0
-#: Seconds for connecting to the governor, and for its answer. A turn that fails here costs nothing: the clock re-tickets.
-_GOVERNOR_TIMEOUT = 2.0
-
-
-@functools.cache
-def _redis() -> redis.Redis:
-    # Nothing is repeated: a second `acquire` would take a second token, and a probe's permit with it. A connection that was
-    # closed while it was idle is found by the ping before its next use.
-    return redis.Redis.from_url(
-        settings.REDIS_URL,
-        socket_connect_timeout=_GOVERNOR_TIMEOUT,
-        socket_timeout=_GOVERNOR_TIMEOUT,
-        retry=Retry(NoBackoff(), 0),
-        health_check_interval=5,
-    )
 
 
 @functools.cache
 def governor_of(provider: str) -> Governor:
-    return Governor(_redis(), provider)
+    # A turn that fails here costs nothing: the clock re-tickets.
+    return Governor(quick_client(), provider)
 
 
 @dataclass(frozen=True, slots=True)
