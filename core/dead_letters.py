@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import traceback
-from pathlib import PurePath
 from typing import Any
 
 import dramatiq
@@ -19,7 +18,7 @@ from django.db import Error, transaction
 from dramatiq.broker import Broker, MessageProxy
 
 from core.db import ledger_cursor
-from core.faults import passes
+from core.faults import passes, place_of, short_path
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +26,6 @@ REASON = "actor_died"
 #: The innermost frames of an error, and the errors that led to it, that are told: enough to find the place, bounded in any case.
 _FRAMES, _CAUSES = 20, 5
 _MAX_TRACEBACK, _MAX_DETAIL = 8_000, 500
-#: Parts of a path that are told: the package is in it, the machine is not.
-_PATH_PARTS = 4
 
 # In a crash loop this is one row that is written again and again.
 _RECORD = """
@@ -79,20 +76,13 @@ def record_death(actor: str, error: BaseException) -> None:
 def _told(error: BaseException) -> tuple[str, str]:
     """The traceback of `error` and of what led to it, that one first, as Python tells it but without texts; and its place."""
     parts: list[str] = []
-    place = "an unknown place"
     current: BaseException | None = error
     for _ in range(_CAUSES):
         if current is None:
             break
         frames = traceback.extract_tb(current.__traceback__)[-_FRAMES:]
-        lines = [f"  {_short(f.filename)}:{f.lineno} in {f.name}\n    {f.line or ''}" for f in frames]
+        lines = [f"  {short_path(f.filename)}:{f.lineno} in {f.name}\n    {f.line or ''}" for f in frames]
         parts.append("\n".join([*lines, type(current).__qualname__]))
-        if current is error and frames:
-            place = f"{_short(frames[-1].filename)}:{frames[-1].lineno}"
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     text = "\n\nled to\n\n".join(reversed(parts))
-    return text[-_MAX_TRACEBACK:].replace("\x00", ""), place
-
-
-def _short(filename: str) -> str:
-    return "/".join(PurePath(filename).parts[-_PATH_PARTS:])
+    return text[-_MAX_TRACEBACK:].replace("\x00", ""), place_of(error)

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import PurePath
+
 import redis
 from django.db import InterfaceError, InternalError, OperationalError
 from psycopg.errors import IdleInTransactionSessionTimeout
+
+#: Parts of a path that are told: the package is in it, the machine is not.
+_PATH_PARTS = 4
+
+
+def place_of(error: BaseException) -> str:
+    """Where it was raised, for a log: the file and line. Not the error's text, which may quote what belongs to a person."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{short_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else "an unknown place"
+
+
+def short_path(filename: str) -> str:
+    return "/".join(PurePath(filename).parts[-_PATH_PARTS:])
 
 
 def passes(error: BaseException) -> bool:

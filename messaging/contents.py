@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.crypto import SealError, UnknownKey, keyed_digest, keyring
 from messaging.content import Document, Template, compile_document
@@ -20,14 +20,29 @@ log = logging.getLogger(__name__)
 _KEPT_BYTES = 16_000_000
 
 
+class Cost:
+    """Seconds that a render of one content takes here: a running mean, in which the last ones count most."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def learn(self, seconds: float) -> None:
+        """From any thread; a lost update costs nothing."""
+        self.seconds += (seconds - self.seconds) * (0.25 if self.seconds else 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     document: Document
     template: Template
     size: int
+    cost: Cost = field(default_factory=Cost)
 
 
 UNKNOWN_KEY = "unknown_encryption_key"
+MISSING = "content_missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +130,16 @@ class Contents:
         missing = wanted - self._ready.keys()
         self._rows = {row.pk: row for row in Content.objects.filter(pk__in=missing)} if missing else {}
 
+    def cold(self) -> list[int]:
+        """Those that have to be compiled yet."""
+        return [pk for pk in self._rows if pk not in self._ready]
+
     def __getitem__(self, pk: int) -> Compiled | Unreadable:
         if pk not in self._ready:
-            found = self._ready[pk] = _compile(self._rows[pk])
+            row = self._rows.get(pk)
+            if row is None:
+                log.error("content_unreadable", extra={"content": pk, "code": MISSING})
+            found = self._ready[pk] = _compile(row) if row is not None else Unreadable(MISSING)
             if isinstance(found, Compiled):
                 kept.put({pk: found})
         return self._ready[pk]

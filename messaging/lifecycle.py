@@ -64,7 +64,8 @@ BLAST_STEPS: dict[BlastState, frozenset[BlastState]] = {
 class BatchState(StrEnum):
     """`open` states hold sends; the lease of the batch's job is its only timer."""
 
-    CLAIMED = "claimed"  # committed; its request may or may not have left
+    PREPARING = "preparing"  # its sends are claimed and being rendered; no request of it has left
+    CLAIMED = "claimed"  # committed with its bytes' digest; its request may or may not have left
     UNKNOWN = "unknown"  # an attempt ended without an answer that can be trusted: bound, to be replayed
     ACCEPTED = "accepted"
     PARTIAL = "accepted_in_part"
@@ -75,4 +76,6 @@ class BatchState(StrEnum):
     AMBIGUOUS = "ambiguous"
 
 
-OPEN_BATCH = frozenset({BatchState.CLAIMED, BatchState.UNKNOWN})
+OPEN_BATCH = frozenset({BatchState.PREPARING, BatchState.CLAIMED, BatchState.UNKNOWN})
+#: Open, and a request may have left: it is repeated, or asked for, when its lease has run out.
+REQUESTED_BATCH = OPEN_BATCH - {BatchState.PREPARING}

@@ -13,9 +13,10 @@ from redis import Redis
 
 from core.governor import Governor
 from devtools.sandbox.process import Sandbox
-from messaging import buckets
+from messaging import buckets, sender_domains
 from messaging.dispatch import run_ticket, search, seat, turn
 from messaging.dispatch.answer import Recorded
+from messaging.dispatch.batch import Bound
 from messaging.ledger import senders
 from messaging.models import Batch, RateLimitBucket
 from messaging.providers import registry
@@ -108,7 +109,14 @@ def _forget() -> None:
     seat._seats.clear()
     buckets.forget()
     senders.forget()
+    sender_domains.forget()
 
 
 def ids(submitted: list[Any]) -> list[UUID]:
     return [s.id for s in submitted]
+
+
+def prepare(line: turn.Line, grant: search.Grant) -> Bound | None:
+    """From a grant to the batch that may be requested: claimed, rendered, committed."""
+    work, _ = turn.take_work(line, grant)
+    return turn.make_ready(line, grant, work) if work else None

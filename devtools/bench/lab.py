@@ -130,7 +130,7 @@ class Lab:
     def wait_recorded(self) -> None:
         """Return when no request is in flight any more."""
         deadline = time.monotonic() + _SETTLE_SECONDS
-        while self.sql("SELECT 1 FROM messaging_batches WHERE state IN ('claimed', 'unknown') LIMIT 1"):
+        while self.sql("SELECT 1 FROM messaging_batches WHERE state IN ('claimed', 'preparing', 'unknown') LIMIT 1"):
             if time.monotonic() > deadline:
                 raise BenchFailed(f"Batches are still open {_SETTLE_SECONDS:.0f} s after the last request.")
             time.sleep(0.02)

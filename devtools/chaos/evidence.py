@@ -23,7 +23,7 @@ SELECT s.id::text, s.rail, s.status, s.error_code, s.batch_id::text, b.state
 FROM messaging_sends s LEFT JOIN messaging_batches b ON b.id = s.batch_id
 """
 _OPEN = "SELECT count(*) FROM messaging_sends WHERE status IN ('scheduled', 'queued', 'sending')"
-_OPEN_BATCHES = "SELECT count(*) FROM messaging_batches WHERE state IN ('claimed', 'unknown')"
+_OPEN_BATCHES = "SELECT count(*) FROM messaging_batches WHERE state IN ('claimed', 'preparing', 'unknown')"
 _OPEN_JOBS = "SELECT count(*) FROM core_processed_jobs WHERE done_at IS NULL"
 _OPEN_BLASTS = "SELECT count(*) FROM messaging_blasts WHERE state <> 'finished'"
 _DEAD = "SELECT count(*) FROM core_dead_letters"

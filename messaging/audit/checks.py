@@ -13,7 +13,7 @@ LONG_PAST_MINUTES = 15
 _JOB_KEPT = "interval '6 days'"
 
 _OPEN_SEND = "('scheduled', 'queued', 'sending')"
-_OPEN_BATCH = "('claimed', 'unknown')"
+_OPEN_BATCH = "('claimed', 'preparing', 'unknown')"
 _ACCEPTED = "('accepted', 'accepted_in_part')"
 _IN_BATCH = "s.id = ANY (b.send_ids)"
 

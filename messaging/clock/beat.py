@@ -22,6 +22,7 @@ _TIDY_EVERY = 10
 
 #: The order matters: what wakes is seen by the hints, what the hints say is seen by the re-ticketing.
 _STEPS: dict[str, Callable[[], int]] = {
+    "release_unprepared": steps.release_unprepared,
     "wake": steps.wake,
     "expire": steps.expire,
     "clear_cancelled": steps.clear_cancelled,

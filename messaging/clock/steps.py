@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
 from django.db import transaction
 
 from core.db import ledger_cursor
+from messaging.ledger import preparing
 from messaging.lifecycle import BlastState
 from messaging.rails import PRIORITY_OF
+
+log = logging.getLogger(__name__)
 
 #: Sends that one step moves at most: a beat stays short, and holds its row locks for milliseconds.
 LIMIT = 5_000
@@ -40,6 +44,16 @@ WHERE s.status = 'scheduled' AND s.id = ANY (ARRAY (
     ORDER BY not_before LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ))
 """
+
+
+def release_unprepared() -> int:
+    """Batches whose worker died before they could be requested: their sends wait for the next claim, or end."""
+    released = preparing.release()
+    if released.batches:
+        log.warning("batches_released", extra={"batches": released.batches})
+    for send in released.killers:
+        log.error("send_kills_worker", extra={"send": send})
+    return released.batches
 
 
 def expire() -> int:
@@ -126,7 +140,7 @@ AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.stat
 AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'scheduled')
 AND NOT EXISTS (
     SELECT FROM messaging_batches o JOIN messaging_sends s ON s.id = ANY (o.send_ids)
-    WHERE o.state IN ('claimed', 'unknown') AND s.blast_id = b.id AND s.status = 'sending'
+    WHERE o.state IN ('claimed', 'preparing', 'unknown') AND s.blast_id = b.id AND s.status = 'sending'
 )
 """
 _LOCK_RUN_OUT = f"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.db import transaction
@@ -44,6 +44,7 @@ def record_answer(
     `circuit`: why it is open for the rail, this answer included; "" if it is not. `trial`: a held lane's one send.
     """
     why = Failure(answer.code or answer.verdict, answer.detail, answer.http_status)
+    told = why if bound.one_tenant else replace(why, detail=_NEUTRAL)
     with transaction.atomic():
         match ruling.fate:
             case Fate.SENT:
@@ -60,14 +61,16 @@ def record_answer(
             case Fate.AMBIGUOUS:
                 if not record.finish(bound.id, bound.fence, ruling.state, why):
                     return Recorded(ruling.state, {}, fenced_out=True)
-                record.leave_ambiguous(bound.id, why)
+                record.leave_ambiguous(bound.id, told)
                 return Recorded(ruling.state, {})
             case Fate.SORT_LANES | Fate.SORT_SENDERS:
-                return _refused(adapter, rail, bound, ruling, why, circuit, trial)
+                return _refused(adapter, rail, bound, ruling, why, told, circuit, trial)
             case Fate.DUE_AGAIN | Fate.BACK_OFF:
-                return _returned(adapter, bound, answer, ruling, why, circuit)
+                return _returned(adapter, bound, answer, ruling, why, told, circuit)
 
 
+#: What tenants read whose sends were in one request with others': the provider's words may be about another one.
+_NEUTRAL = "The provider did not take the request that this was in; it may not have been for this one."
 #: What a tenant reads at its waiting send when the trouble is the operator's. The batch keeps the provider's words.
 _OPERATORS = {
     BatchState.CREDENTIAL: Failure(
@@ -100,7 +103,9 @@ def _fenced_out(state: BatchState) -> Recorded:
     return Recorded(state, {}, fenced_out=True)
 
 
-def _returned(adapter: Adapter, bound: Bound, answer: Answer, ruling: Ruling, why: Failure, circuit: str) -> Recorded:
+def _returned(
+    adapter: Adapter, bound: Bound, answer: Answer, ruling: Ruling, why: Failure, told: Failure, circuit: str
+) -> Recorded:
     record.lock_for_return(sorted({s.blast for s in bound.sends if s.blast is not None}))
     # A provider that was asked may have some of them.
     found = {s.id: pid for s, pid in zip(bound.sends, answer.provider_ids, strict=False) if pid is not None}
@@ -109,24 +114,31 @@ def _returned(adapter: Adapter, bound: Bound, answer: Answer, ruling: Ruling, wh
         return _fenced_out(state)
     accepted = record.accept(bound.id, found) if found else {}  # sent now: what follows does not touch them
     if ruling.fate is Fate.DUE_AGAIN:
-        told = _OPERATORS.get(ruling.state, why)
+        told = _OPERATORS.get(ruling.state, told)
         record.give_back(bound.id, {s.id: None for s in bound.sends}, counted=False, why=told)
         return Recorded(state, accepted, waiting=True)
     counted = not circuit
     spent = {s.id for s in bound.sends if counted and s.attempts + 1 >= MAX_ATTEMPTS}
-    exhausted = Failure("attempts_exhausted", f"{why.code}: {why.detail}")
+    exhausted = Failure("attempts_exhausted", f"{told.code}: {told.detail}")
     record.fail(bound.id, dict.fromkeys(spent, exhausted))
     delays = {
         s.id: outcomes.back_off(s.attempts, adapter.longest_back_off, random.random())  # noqa: S311
         for s in bound.sends
         if s.id not in spent
     }
-    record.give_back(bound.id, delays, counted=counted, why=why)
+    record.give_back(bound.id, delays, counted=counted, why=told)
     return Recorded(state, accepted)
 
 
 def _refused(
-    adapter: Adapter, rail: Rail, bound: Bound, ruling: Ruling, why: Failure, circuit: str, trial: bool
+    adapter: Adapter,
+    rail: Rail,
+    bound: Bound,
+    ruling: Ruling,
+    why: Failure,
+    told: Failure,
+    circuit: str,
+    trial: bool,
 ) -> Recorded:
     """Whose fault is it? Looked for in lanes and senders, before the batch is locked (the order of locks)."""
     delays: dict[UUID, float | None] = {s.id: None for s in bound.sends}
@@ -140,7 +152,7 @@ def _refused(
     if not record.finish(bound.id, bound.fence, ruling.state, why):
         return _fenced_out(ruling.state)
     if culprit:
-        record.fail(bound.id, dict.fromkeys(delays, why))
+        record.fail(bound.id, dict.fromkeys(delays, told))
     else:
-        record.give_back(bound.id, delays, counted=False, why=why)
+        record.give_back(bound.id, delays, counted=False, why=told)
     return Recorded(ruling.state, {}, waiting=True)

@@ -6,14 +6,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from uuid import UUID
 
 from core.governor import Decision, Governor, Limits, Want
 from core.ids import new_id
 from messaging import buckets
+from messaging.dispatch.prefetch import Prefetch
 from messaging.ledger.candidates import TENANTS, Lane, candidates, next_replay
 from messaging.ledger.claim import Take
 from messaging.ledger.lanes import LaneKey
@@ -22,6 +24,10 @@ from messaging.rails import PRIORITIES, Channel, Rail
 
 #: Seconds for which a tenant without tokens is left out at most: a change of its bucket acts within 5 s.
 STARVED_SECONDS = 2.0
+#: Seconds for which a lane goes apart whose contents take long to render.
+SLOW_SECONDS = 30.0
+#: Batches of others between two of slow contents at most; else as many as other tenants have something due.
+SLOW_TURNS = 10
 #: Seconds until a provider without a bucket is looked at again: long enough to end the ticket, not to wait in a thread.
 NO_BUCKET_SECONDS = 60.0
 #: What some work waits for, and other work does not.
@@ -58,6 +64,25 @@ class Later:
     new_work_helps: bool
 
 
+class Kind(Enum):
+    TOGETHER = auto()
+    SLOW = auto()  # of one tenant, whose contents take long to render
+    APART = auto()  # isolated, or held and on trial
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Lanes that may share a batch."""
+
+    kind: Kind
+    name: str
+    lanes: Sequence[Lane]
+
+    @property
+    def apart(self) -> bool:
+        return self.kind is Kind.APART
+
+
 class Memory:
     """What one process remembers of a rail between two looks: ring cursors, and tenants that have no tokens.
 
@@ -68,7 +93,13 @@ class Memory:
         self.cursors: dict[int, int] = {}
         self.apart_next = False  # the last batch was a mixed one: lanes that go apart are next
         self.apart_last = ""
+        self.since_slow = 0  # batches since the last one of slow contents
+        self.slow_last = ""
+        self.contents = Prefetch()
         self.probed = 0  # the tenant of the last probe
+        #: Ids of sends of batches that were lost while they were prepared, by a process that lives to say so.
+        self.innocent: deque[list[UUID]] = deque()
+        self._slow: dict[LaneKey, float] = {}
         self._starved: dict[int, float] = {}
         self._lock = threading.Lock()
 
@@ -86,11 +117,32 @@ class Memory:
                 if seconds > 0:
                     self._starved[want.tenant] = now + min(seconds, STARVED_SECONDS)
 
+    def took_turn(self, group: Group) -> None:
+        self.apart_next = not group.apart
+        self.since_slow = 0 if group.kind is Kind.SLOW else self.since_slow + 1
+        if group.apart:
+            self.apart_last = group.name
+        elif group.kind is Kind.SLOW:
+            self.slow_last = group.name
+
     def rest(self, tenants: Iterable[int], seconds: float) -> None:
         """Leave these tenants out for a while."""
         now = time.monotonic()
         with self._lock:
             self._starved |= dict.fromkeys(tenants, now + seconds)
+
+    def slow(self, lanes: Iterable[LaneKey]) -> None:
+        """The next contents of these lanes take long to render: they go out apart from other tenants' for a while."""
+        now = time.monotonic()
+        with self._lock:
+            self._slow |= dict.fromkeys(lanes, now + SLOW_SECONDS)
+
+    def slow_now(self) -> frozenset[LaneKey]:
+        now = time.monotonic()
+        with self._lock:
+            if self._slow:
+                self._slow = {lane: until for lane, until in self._slow.items() if until > now}
+            return frozenset(self._slow)
 
     def next_fed(self) -> float | None:
         """Seconds until the first starved tenant has a token again."""
@@ -106,8 +158,20 @@ def memory_of(provider: str, channel: str, rail: str) -> Memory:
     return _memories[provider, channel, rail]
 
 
-def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, memory: Memory) -> Grant | Later | None:
-    """A grant, or when to look again, or None: nothing is due (or nobody may be sent for)."""
+def search(
+    adapter: Adapter,
+    governor: Governor,
+    channel: Channel,
+    rail: Rail,
+    memory: Memory,
+    *,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Grant | Later | None:
+    """A grant, or when to look again, or None: nothing is due (or nobody may be sent for).
+
+    Contents are compiled before a token is taken. That may take a while in a process that has just started: once `interrupted`
+    says that there is new work, those go that are ready.
+    """
     limits = buckets.limits_of(adapter.name)
     if limits is None:
         return Later(NO_BUCKET_SECONDS, "no_bucket", new_work_helps=False)
@@ -117,7 +181,7 @@ def search(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, m
         return found
     if found:
         later.append(found)
-    new = _new_work(adapter, governor, channel, rail, memory, limits)
+    new = _new_work(adapter, governor, channel, rail, memory, limits, interrupted)
     if isinstance(new, Grant):
         return new
     if new:
@@ -152,7 +216,13 @@ def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, 
 
 
 def _new_work(
-    adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, memory: Memory, limits: Limits
+    adapter: Adapter,
+    governor: Governor,
+    channel: Channel,
+    rail: Rail,
+    memory: Memory,
+    limits: Limits,
+    interrupted: Callable[[], bool],
 ) -> Grant | Later | None:
     lanes = _due_lanes(adapter, channel, rail, memory)
     if not lanes:
@@ -160,7 +230,9 @@ def _new_work(
         return Later(fed, "tenant", new_work_helps=True) if fed is not None else None
     first: Later | None = None
     while lanes:
-        found = _ask_for(adapter, governor, rail, memory, limits, lanes)
+        group = _choose(lanes, memory)
+        ready = memory.contents.warm(channel, rail, group.lanes, adapter.max_batch, interrupted)
+        found = _ask_for(adapter, governor, rail, memory, limits, lanes, replace(group, lanes=ready))
         if isinstance(found, Grant) or found.reason not in _ITS_OWN:
             return found
         first = min(first or found, found, key=lambda wait: wait.seconds)
@@ -176,17 +248,23 @@ def _new_work(
 
 
 def _ask_for(
-    adapter: Adapter, governor: Governor, rail: Rail, memory: Memory, limits: Limits, lanes: Sequence[Lane]
+    adapter: Adapter,
+    governor: Governor,
+    rail: Rail,
+    memory: Memory,
+    limits: Limits,
+    lanes: Sequence[Lane],
+    group: Group,
 ) -> Grant | Later:
-    group, chosen = _choose(lanes, memory)
+    chosen = group.lanes
     retry = _searches(chosen[0])
     by_want: dict[tuple[int, int], list[Lane]] = defaultdict(list)
     for lane in chosen:
         by_want[lane.priority, lane.tenant].append(lane)
     shares = buckets.tenant_buckets(adapter.name, {lane.tenant for lane in chosen})
     wants = [
-        Want(tenant, priority, min(adapter.max_batch, sum(lane.sends for lane in group)), shares[tenant])
-        for (priority, tenant), group in by_want.items()
+        Want(tenant, priority, min(adapter.max_batch, sum(lane.sends for lane in wanted)), shares[tenant])
+        for (priority, tenant), wanted in by_want.items()
     ]
     batch = new_id()
     decision = governor.acquire(
@@ -203,9 +281,7 @@ def _ask_for(
     memory.learn(wants, decision)
     if not decision.granted:
         return Later(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
-    memory.apart_next = not group
-    if group:
-        memory.apart_last = group
+    memory.took_turn(group)
     takes: list[Take] = []
     charged: dict[int, tuple[int, float]] = {}
     probing = _probes_for(wants, decision, memory)
@@ -221,7 +297,9 @@ def _ask_for(
         limits,
         takes=tuple(takes),
         charged=charged,
-        apart=tuple(dict.fromkeys(lane.key for lane in chosen if probing in (None, lane.tenant))) if group else (),
+        apart=tuple(dict.fromkeys(lane.key for lane in chosen if probing in (None, lane.tenant)))
+        if group.apart
+        else (),
         suspects=chosen[0].suspects,
         trial=chosen[0].trial,
         retry=retry,
@@ -248,23 +326,35 @@ def _searches(lane: Lane) -> bool:
     return lane.trial or lane.suspects > 0
 
 
-def _choose(lanes: Sequence[Lane], memory: Memory) -> tuple[str, Sequence[Lane]]:
-    """Those that go together (""), or a group that goes apart: in turn, as long as there are both. The groups go in turn, too."""
+def _choose(lanes: Sequence[Lane], memory: Memory) -> Group:
+    """Those that go together, or a group that goes apart: in turn, as long as there are both. The groups go in turn, too; of
+    tenants with slow contents each is one among all."""
     groups: dict[str, list[Lane]] = {}
+    slow: dict[str, list[Lane]] = {}
+    slow_lanes = memory.slow_now()
     together = []
     for lane in lanes:
-        if not lane.alone:
+        if lane.key in slow_lanes and not lane.alone:
+            slow.setdefault(str(lane.tenant), []).append(lane)
+        elif not lane.alone:
             together.append(lane)
         elif _searches(lane):
             # Of one priority: what is tried, or is half of the suspects, must not be more than that.
             groups.setdefault(str(lane.key.place), [lane])
         else:
             groups.setdefault(str(lane.party or lane.key.place), []).append(lane)
-    if not groups or (together and not memory.apart_next):
-        return "", together
+    others = min(SLOW_TURNS, len({lane.tenant for lane in together}))
+    if slow and memory.since_slow >= others:
+        return _next_of(slow, memory.slow_last, Kind.SLOW)
+    if groups and (not together or memory.apart_next):
+        return _next_of(groups, memory.apart_last, Kind.APART)
+    return Group(Kind.TOGETHER, "", together) if together else _next_of(slow, memory.slow_last, Kind.SLOW)
+
+
+def _next_of(groups: Mapping[str, list[Lane]], last: str, kind: Kind) -> Group:
     names = sorted(groups)
-    name = next((name for name in names if name > memory.apart_last), names[0])
-    return name, groups[name]
+    name = next((name for name in names if name > last), names[0])
+    return Group(kind, name, groups[name])
 
 
 def _due_lanes(adapter: Adapter, channel: Channel, rail: Rail, memory: Memory) -> list[Lane]:

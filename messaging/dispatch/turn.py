@@ -1,9 +1,9 @@
 """One ticket, one turn: at most one provider request.
 
-    sit → search → (wait) → grant → claim, commit → next ticket → rise → request → settle → record
+    sit → search → (wait) → grant → claim, commit → next ticket → rise → render, commit → request → settle → record
 
-The seat is left before the request, so that requests overlap; the next ticket is left before that, so that no due send
-waits for this request to end.
+The seat is left as soon as the sends are bound, so that requests overlap and nobody waits for another's templates; the next
+ticket is left before that, so that no due send waits for this request to end.
 """
 
 from __future__ import annotations
@@ -15,19 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import redis
-from django.db import OperationalError, close_old_connections, transaction
+from django.db import Error, OperationalError, close_old_connections, transaction
 
 from core import queues
 from core.governor import Event, Governor, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
-from messaging.dispatch import refusals
+from messaging.dispatch import refusals, stalls
 from messaging.dispatch.answer import Recorded, record_answer
-from messaging.dispatch.batch import Bound, Claimed, Hopeless, claim_batch, reopen_batch
+from messaging.dispatch.batch import Bound, Claimed, Formed, Hopeless, Waits
+from messaging.dispatch.forming import form_batch
+from messaging.dispatch.preparing import FencedOut, prepare_batch
+from messaging.dispatch.reopening import reopen_batch, take_over
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
-from messaging.ledger import lanes, record
+from messaging.ledger import lanes, preparing, record
 from messaging.ledger.claim import LEASE, BoundSend
+from messaging.ledger.recover import Recovered
 from messaging.lifecycle import BatchState
 from messaging.metrics.counted import count_batch
 from messaging.outcomes import Ruling
@@ -82,20 +86,22 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
     if not seat.sit():
         return None
     started = time.monotonic()
-    prepared: tuple[Grant, Bound] | None = None
+    grant: Grant | None = None
+    work: Formed | Recovered | None = None
     more = False
     try:
+        _acquit(line)
         grant = _wait_for_grant(line, seat)
         if grant is None:
             more = not queues.may_work(queue_name(channel, rail))
             return None
         started = time.monotonic()
-        bound, more = _prepare(line, grant)
-        prepared = (grant, bound) if bound else None
+        work, more = take_work(line, grant)
     finally:
         if seat.rise() or more:
             send_ticket(channel, rail)
-    return _request(line, *prepared, started) if prepared else None
+    bound = make_ready(line, grant, work) if work else None
+    return request(line, grant, bound, started) if bound else None
 
 
 def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
@@ -103,7 +109,7 @@ def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
     may not begin any more: marketing yields, or the worker stops."""
     while queues.may_work(queue_name(line.channel, line.rail)):
         seat.look()
-        found = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
+        found = search(line.adapter, line.governor, line.channel, line.rail, line.memory, interrupted=seat.flagged)
         match found:
             case Grant():
                 return found
@@ -117,35 +123,83 @@ def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
     return None
 
 
-def _prepare(line: Line, grant: Grant) -> tuple[Bound | None, bool]:
-    """Turn a grant into a committed batch; whether due sends stay behind. What is not used goes back, also when this fails."""
-    bound: Bound | None = None
+def take_work(line: Line, grant: Grant) -> tuple[Formed | Recovered | None, bool]:
+    """The sends of a grant, bound and committed; whether due ones stay behind. What is not used goes back, also when this
+    fails."""
+    work: Formed | Recovered | None = None
     more = grant.more
     try:
         if grant.replay:
-            reopened = reopen_batch(line.adapter, grant.batch)
+            work = take_over(grant.batch)
+        else:
+            claimed = form_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes)
+            work = claimed.formed
+            more = more or claimed.left_behind
+            line.memory.rest(claimed.locked, LOCKED_SECONDS)
+            _keep_waiting(line, claimed.waits)
+            _keep_apart(line, claimed)
+    finally:
+        if work is None:
+            _give_back(line, grant)
+    return work, more
+
+
+def make_ready(line: Line, grant: Grant, work: Formed | Recovered) -> Bound | None:
+    """Render, and commit the batch that may be requested. None: there is nothing to request. What is not used goes back."""
+    bound: Bound | None = None
+    try:
+        if isinstance(work, Recovered):
+            reopened = reopen_batch(line.adapter, work)
             if isinstance(reopened, Hopeless):
                 _give_up(reopened)
             else:
                 bound = reopened
         else:
-            claimed = claim_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes)
-            bound = claimed.bound
-            more = more or claimed.left_behind
-            line.memory.rest(claimed.locked, LOCKED_SECONDS)
-            _keep_waiting(line, claimed)
+            bound = _prepare(line, work)
     finally:
         if bound is None:
-            _settle(line, grant, Event.NONE, unused=True, back=_back(grant, ()))
-    return bound, more
+            _give_back(line, grant)
+    return bound
 
 
-def _keep_waiting(line: Line, claimed: Claimed) -> None:
-    """Lanes whose sends must not go out now wait, in a transaction of their own: the claim held them in share."""
-    for lane, (why, seconds) in claimed.waits.items():
+def _prepare(line: Line, formed: Formed) -> Bound | None:
+    try:
+        prepared = prepare_batch(line.adapter, formed)
+    except (FencedOut, Error) as error:
+        # We live: whatever it was that took so long, it was none of these sends.
+        line.memory.innocent.append([send.id for send in formed.sends])
+        if not isinstance(error, FencedOut):
+            raise
+        log.warning("batch_fenced_out", extra={"batch": formed.id, "items": len(formed.sends)})
+        return None
+    line.memory.slow(prepared.slow)
+    _keep_waiting(line, prepared.waits)
+    if prepared.left_behind:
+        send_ticket(line.channel, line.rail)
+    return prepared.bound
+
+
+def _acquit(line: Line) -> None:
+    """Sends that this process had in hand when their lease ran out are no suspects."""
+    innocent = line.memory.innocent
+    while innocent:
+        preparing.acquit(innocent[0])
+        innocent.popleft()
+
+
+def _give_back(line: Line, grant: Grant) -> None:
+    _settle(line, grant, Event.NONE, unused=True, back=_back(grant, ()))
+
+
+def _keep_waiting(line: Line, waits: Waits) -> None:
+    """Lanes whose sends must not go out now wait, in a transaction of their own: a claim holds them in share."""
+    for lane, (why, seconds) in waits.items():
         with transaction.atomic():
             lanes.hold(line.channel, line.rail, lane, why, seconds)
         log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
+
+
+def _keep_apart(line: Line, claimed: Claimed) -> None:
     if claimed.apart:
         with transaction.atomic():
             lanes.keep_apart(line.channel, line.rail, claimed.apart)
@@ -170,7 +224,8 @@ def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, float
     ]
 
 
-def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
+def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
+    """The one request of a grant, and what came back, recorded. `started`: monotonic time of the grant."""
     _tell_if_late(line, grant, started)
     answer = _call(line.adapter, bound, started)
     if answer is None:
@@ -180,11 +235,12 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
         ruling, unused = outcomes.TOO_LATE_BOUND if bound.replay else outcomes.TOO_LATE, True
     else:
         ruling, unused = _ruling(line.adapter, bound, answer), False
+    stalled = stalls.is_stall(line.adapter.name, bound, answer)
     gone_back = ruling.fate in outcomes.RETURNED
     settled = _settle(
         line,
         grant,
-        ruling.event,
+        Event.NONE if stalled and not grant.decision.probe and _is_suspect(grant, bound) else ruling.event,
         unused=unused,
         back=_back(grant, () if gone_back else bound.sends),
         answer=answer,
@@ -193,12 +249,19 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
     recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
     if recorded.accepted and not recorded.fenced_out:
         refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
+    if stalled and recorded.state is BatchState.UNKNOWN:
+        stalls.note(line.channel, line.rail, bound)
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     return recorded
+
+
+def _is_suspect(grant: Grant, bound: Bound) -> bool:
+    """Its contents go apart already, or have failed before: while others are accepted, that says nothing of the provider."""
+    return bool(grant.apart) or bound.attempts > 2
 
 
 def _record(

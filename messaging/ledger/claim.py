@@ -1,23 +1,32 @@
-"""The claim: sends become bound to a batch, in one transaction, committed before the request.
+"""The claim: sends become bound to a batch, in one short transaction, before any of them is looked into.
 
-`lock_lanes`, `take`, then (rendered) `fail_unrenderable` / `put_back` and `open_batch`: the caller holds the
-transaction. Lanes are locked by a statement of their own, so that the next one sees what a pause committed meanwhile.
+`lock_lanes`, `take`, `put_back` for those that go another time, and `open_batch`: the caller holds the transaction. Lanes are
+locked by a statement of their own, so that the next one sees what a pause committed meanwhile. What follows, until the
+batch may be requested, is `ledger.preparing`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from core.db import ledger_cursor
+from messaging.ledger import record
 from messaging.ledger.candidates import QUEUED_OF_BLAST, SINGLE_DUE
 from messaging.ledger.lanes import LaneKey
+from messaging.ledger.record import Failure
 from messaging.rails import RAIL_OF, Category, Channel, Rail
 
-#: Seconds for which a claimed batch belongs to its worker.
+log = logging.getLogger(__name__)
+
+#: Seconds for which a batch that may be requested belongs to its worker.
 LEASE = 30.0
+#: Seconds for which a batch that is being prepared does. No request of it has left, so it costs nobody a double to release it
+#: soon after its worker has died; one that is only slow finds its fence gone, and drops what it has prepared.
+PREPARING_LEASE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,8 @@ class BoundSend:
     sealed: bytes
     expires_at: datetime | None
     attempts: int
+    mishaps: int = 0  # see models.Send
+    held: float | None = None  # seconds since it was found that it cannot be opened
 
     @property
     def lane(self) -> LaneKey:
@@ -97,7 +108,7 @@ SET status = CASE WHEN s.expires_at <= clock_timestamp() THEN 'expired' ELSE 'se
     batch_id = CASE WHEN s.expires_at <= clock_timestamp() THEN s.batch_id ELSE %(batch)s END
 WHERE s.id = ANY (ARRAY (SELECT id FROM picked)) AND s.status = 'queued' AND s.rail = %(rail)s AND s.channel = %(channel)s
 RETURNING s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.expires_at,
-          s.attempts, s.status, s.category
+          s.attempts, s.mishaps, extract(epoch FROM clock_timestamp() - s.held_since)::float8, s.status, s.category
 """
 
 
@@ -129,67 +140,68 @@ def take(
                 "skip": takes[0].skip,
             },
         )
-    bound, expired = [], 0
-    for pk, tenant, blast, content, prio, sealed, expires_at, attempts, status, category in rows:
-        # The table's CHECK says the same. A send on the wrong rail would break the one promise there is: stop here.
+    bound, expired, astray = [], 0, dict[UUID, Failure]()
+    for pk, tenant, blast, content, prio, sealed, expires_at, attempts, mishaps, held, status, category in rows:
         if RAIL_OF[Category(category)] is not rail:
-            raise AssertionError(f"Bug: send {pk} of category {category} was claimed on the {rail} rail")
-        if status == "expired":
+            astray[pk] = Failure("wrong_rail", f"A {category} send does not belong on the {rail} rail.")
+        elif status == "expired":
             expired += 1
         else:
-            bound.append(BoundSend(pk, tenant, blast, content, prio, bytes(sealed), expires_at, attempts))
+            bound.append(
+                BoundSend(pk, tenant, blast, content, prio, bytes(sealed), expires_at, attempts, mishaps, held)
+            )
+    # The table's CHECK says the same. A send on the wrong rail would break the one promise there is: it ends here, alone.
+    if astray:
+        log.error("send_on_wrong_rail", extra={"sends": len(astray), "rail": rail})
+        record.fail(batch, astray)
     return bound, expired
 
 
 _PUT_BACK = """
-UPDATE messaging_sends SET status = 'queued'
-WHERE id = ANY (%(ids)s::uuid[]) AND batch_id = %(batch)s AND status = 'sending'
+UPDATE messaging_sends s
+SET status = CASE
+    WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
+    ELSE 'queued'
+END
+WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'sending'
 """
 
 
 def put_back(batch: UUID, sends: Sequence[BoundSend]) -> None:
-    """Undo the claim of `sends` (they did not fit into the request). Same transaction as the claim."""
+    """Undo the claim of `sends`: they go with another request. In the claim's transaction, or after `record.lock_for_return`."""
     if sends:
         with ledger_cursor() as sql:
             sql.run(_PUT_BACK, {"ids": [s.id for s in sends], "batch": batch})
 
 
+# Committed without waiting for the disk: what becomes of it is decided by the next commit, which waits for both.
 _OPEN = """
 WITH job AS (
     INSERT INTO core_processed_jobs (job_key, fence, lease_until, created_at)
     VALUES ('batch:' || %(batch)s::text, 1, clock_timestamp() + %(lease)s * interval '1 second', clock_timestamp())
 )
-INSERT INTO messaging_batches (id, provider, channel, rail, state, send_ids, digest, idempotency_key, rendered_at, attempts,
-                               created_at)
-VALUES (%(batch)s, %(provider)s, %(channel)s, %(rail)s, 'claimed', %(sends)s::uuid[], %(digest)s, %(key)s, %(rendered_at)s, 1,
+INSERT INTO messaging_batches (id, provider, channel, rail, state, send_ids, idempotency_key, rendered_at, attempts, created_at)
+VALUES (%(batch)s, %(provider)s, %(channel)s, %(rail)s, 'preparing', %(sends)s::uuid[], %(key)s, %(rendered_at)s, 1,
         clock_timestamp())
+RETURNING set_config('synchronous_commit', 'off', true)
 """
 
 
 def open_batch(
-    batch: UUID,
-    *,
-    provider: str,
-    channel: Channel,
-    rail: Rail,
-    sends: Sequence[UUID],
-    digest: bytes,
-    idempotency_key: str,
-    rendered_at: datetime,
+    batch: UUID, *, provider: str, channel: Channel, rail: Rail, sends: Sequence[UUID], rendered_at: datetime
 ) -> None:
-    """Write the batch and its job, leased for `LEASE` seconds under fence 1."""
+    """Write the batch, to be prepared, and its job, leased for `PREPARING_LEASE` seconds under fence 1."""
     with ledger_cursor() as sql:
         sql.run(
             _OPEN,
             {
                 "batch": batch,
-                "lease": LEASE,
+                "lease": PREPARING_LEASE,
                 "provider": provider,
                 "channel": channel,
                 "rail": rail,
                 "sends": list(sends),
-                "digest": digest,
-                "key": idempotency_key,
+                "key": str(batch),
                 "rendered_at": rendered_at,
             },
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db import LedgerCursor, ledger_cursor
 from messaging.culprits import Search
 from messaging.ledger.record import Failure
 from messaging.rails import Channel, Rail
@@ -20,6 +20,10 @@ from messaging.rails import Channel, Rail
 #: out of order for a moment costs seconds, a content that nobody mends costs a request every ten minutes.
 FIRST_HOLD = 10
 LONGEST_HOLD = 600
+
+
+#: Stalls from which on a lane stays apart from others until they are forgotten, whatever of it is accepted (`ledger.stalls`).
+STALLS_APART = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ _SECONDS = (
     " ELSE coalesce(%(hold)s::float8, least(%(longest)s, greatest(%(first)s, 2 * l.hold_seconds))) END"
 )
 _SET = (
-    "SET isolated = %(isolated)s, party = %(party)s::uuid, suspects = %(suspects)s, convicting = %(convicting)s,"
+    "SET isolated = %(isolated)s OR (l.stalls >= %(apart)s AND l.stalls_until > clock_timestamp()),"
+    " party = %(party)s::uuid, suspects = %(suspects)s, convicting = %(convicting)s,"
     " hold_code = %(code)s::text, hold_detail = %(detail)s,"
     f" hold_seconds = {_SECONDS},"
     " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
@@ -82,7 +87,7 @@ def _write(
 ) -> None:
     """`hold`: seconds, or None for the next longer hold; without `why` the lanes are held no more."""
     singles, blasts = _split(lanes)
-    parameters = _named(channel, rail, singles) | {
+    parameters = named(channel, rail, singles) | {
         "blasts": blasts,
         "isolated": isolated,
         "party": party,
@@ -93,23 +98,29 @@ def _write(
         "hold": hold,
         "first": FIRST_HOLD,
         "longest": LONGEST_HOLD,
+        "apart": STALLS_APART,
     }
     lock(lanes)
     with ledger_cursor() as sql:
         if singles:
-            sql.run(_ADD_LANES, parameters)
+            add_missing(sql, parameters)
             sql.run(f"UPDATE messaging_tenant_lanes l {_SET} {_OF_TENANTS}", parameters)
         if blasts:
             sql.run(f"UPDATE messaging_blasts l {_SET} WHERE l.id = ANY (%(blasts)s::uuid[])", parameters)
 
 
-def _named(channel: Channel, rail: Rail, singles: Sequence[LaneKey]) -> dict[str, Any]:
+def named(channel: Channel, rail: Rail, singles: Sequence[LaneKey]) -> dict[str, Any]:
     return {
         "channel": channel,
         "rail": rail,
         "tenants": [k.tenant for k in singles],
         "priorities": [k.priority for k in singles],
     }
+
+
+def add_missing(sql: LedgerCursor, parameters: dict[str, Any]) -> None:
+    """Rows for the lanes of single sends in `parameters` (see `named`), under the lock of their tenants."""
+    sql.run(_ADD_LANES, parameters)
 
 
 def lock(lanes: Collection[LaneKey]) -> None:
@@ -131,10 +142,10 @@ def isolate(channel: Channel, rail: Rail, lanes: Sequence[LaneKey], party: UUID 
 def keep_apart(channel: Channel, rail: Rail, lanes: Collection[LaneKey]) -> None:
     """These lanes of single sends go alone from now on. What is known of one that does so already stays known."""
     singles, _ = _split(lanes)
-    parameters = _named(channel, rail, singles)
+    parameters = named(channel, rail, singles)
     lock(singles)
     with ledger_cursor() as sql:
-        sql.run(_ADD_LANES, parameters)
+        add_missing(sql, parameters)
         sql.run(
             f"UPDATE messaging_tenant_lanes l SET isolated = true {_OF_TENANTS} AND NOT isolated AND hold_code = ''",
             parameters,

@@ -103,7 +103,7 @@ def keep_bound(batch: UUID, fence: int, next_try: float, why: Failure) -> bool:
             return False
         sql.run(
             "UPDATE messaging_batches SET state = 'unknown', http_status = %(http)s, error_code = %(code)s,"
-            " error_detail = %(detail)s WHERE id = %(batch)s AND state = ANY (%(open)s::text[])",
+            " error_detail = %(detail)s, unanswered = 0 WHERE id = %(batch)s AND state = ANY (%(open)s::text[])",
             {"batch": batch, "http": why.http_status, "code": why.code, "detail": why.detail, "open": _OPEN_STATES},
         )
         return True

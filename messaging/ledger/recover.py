@@ -14,8 +14,8 @@ from messaging.lifecycle import BatchState
 
 #: A provider forgets idempotency keys after 24 h (Resend); a repeat later than this could be a double.
 REPLAY_HOURS = 23
-#: A bound batch is repeated at most this long past the expiry of one of its sends.
-REPLAY_PAST_EXPIRY_HOURS = 1
+#: Attempts in a row without a recorded answer after which a batch is not repeated: it ends the workers that take it up.
+LAST_UNANSWERED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +32,42 @@ class Recovered:
     sends: list[BoundSend]  # in the order of the request
     too_late: bool
     age: float  # seconds since it was claimed
+    unanswered: int = 0  # attempts in a row whose worker vanished
 
 
+# Whoever holds it locked records its answer, or stands still in that and is ended by the server: nobody waits for that.
+_LOCK = "SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE SKIP LOCKED"
 _MARK = """
-UPDATE messaging_batches SET state = 'unknown', attempts = attempts + 1
+UPDATE messaging_batches b SET state = 'unknown', attempts = b.attempts + 1, unanswered = b.unanswered + 1
 WHERE id = %(batch)s AND state IN ('claimed', 'unknown')
 RETURNING attempts, digest, idempotency_key, rendered_at, coalesce(error_code, ''), send_ids,
           clock_timestamp() > created_at + %(hours)s * interval '1 hour',
-          extract(epoch FROM clock_timestamp() - created_at)::float8
+          extract(epoch FROM clock_timestamp() - created_at)::float8, unanswered - 1
 """
 _BOUND = """
-SELECT s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.expires_at, s.attempts,
-       coalesce(clock_timestamp() > s.expires_at + %(grace)s * interval '1 hour', false)
+SELECT s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.expires_at, s.attempts
 FROM messaging_sends s
 WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'sending'
 """
 
 
 def take_over(batch: UUID) -> Recovered | None:
-    """Take the batch over, in the caller's transaction. None: somebody else did, or it has ended.
+    """Take the batch over, in the caller's transaction. None: somebody else did, is at it, or it has ended.
 
-    From here on the batch is `unknown`: whether its first worker sent anything cannot be told.
+    From here on the batch is `unknown`: whether its first worker sent anything cannot be told. It is repeated to the end of its
+    key's life, whatever of it expires meanwhile: a late code is better than unresolved strangers.
     """
     with ledger_cursor() as sql:
-        sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
+        if sql.one(_LOCK, {"batch": batch}) is None:
+            return None
         fence = jobs.begin(job_key(batch), LEASE)
         if fence is None:
             return None
         row = sql.one(_MARK, {"batch": batch, "hours": REPLAY_HOURS})
         if row is None:
             raise AssertionError(f"Bug: batch {batch} has ended, but its job is open ({BatchState.UNKNOWN} expected)")
-        attempts, digest, key, rendered_at, last_error, ids, too_old, age = row
-        rows = sql.all(_BOUND, {"ids": ids, "batch": batch, "grace": REPLAY_PAST_EXPIRY_HOURS})
+        attempts, digest, key, rendered_at, last_error, ids, too_late, age, unanswered = row
+        rows = sql.all(_BOUND, {"ids": ids, "batch": batch})
     by_id = {r[0]: BoundSend(r[0], r[1], r[2], r[3], r[4], bytes(r[5]), r[6], r[7]) for r in rows}
     return Recovered(
         id=batch,
@@ -74,6 +78,7 @@ def take_over(batch: UUID) -> Recovered | None:
         rendered_at=rendered_at,
         last_error=last_error,
         sends=[by_id[pk] for pk in ids if pk in by_id],
-        too_late=too_old or any(r[8] for r in rows),
+        too_late=too_late,
         age=age,
+        unanswered=unanswered,
     )

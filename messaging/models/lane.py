@@ -33,6 +33,9 @@ class LaneMixin(models.Model):
     hold_detail = models.TextField(default="", blank=True)
     hold_seconds = models.IntegerField(default=0)  # of the last hold; the next one lasts twice as long
     held_until = models.DateTimeField(null=True, blank=True)
+    # Batches with this lane in them that ended unknown twice while others were accepted (`ledger.stalls`); until when it counts.
+    stalls = models.SmallIntegerField(db_default=0)
+    stalls_until = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         abstract = True

@@ -40,6 +40,10 @@ class Send(models.Model):
     fingerprint = models.BinaryField(max_length=16)
     sealed = models.BinaryField()
     attempts = models.SmallIntegerField(default=0)
+    # How often preparing it ended a worker, or failed in a way that nobody foresaw. From 1 on it is a suspect: it is rendered
+    # apart from other sends, from 2 on alone, and 3 is the end (`ledger.preparing`).
+    mishaps = models.SmallIntegerField(db_default=0)
+    held_since = models.DateTimeField(null=True)  # it cannot be opened here: since when
     batch_id = models.UUIDField(null=True)  # the batch that holds it, or the last that did
     provider_id = models.CharField(max_length=128, null=True)
     error_code = models.CharField(max_length=64, null=True)

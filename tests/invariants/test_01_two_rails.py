@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 
+from core.models import DeadLetter
 from messaging.dispatch import turn
 from messaging.dispatch.search import Grant, search
 from messaging.models import Blast, Send
@@ -15,7 +16,7 @@ from messaging.providers.registry import adapter_for, adapters
 from messaging.rails import PRIORITIES, PRIORITY_OF, RAIL_OF, Category, Channel, Rail, queue_name
 from messaging.tasks import dramatiq
 from tests.factories import make_blast, make_tenant, request, statuses, submit_some
-from tests.rig import Rig
+from tests.rig import Rig, prepare
 
 
 def test_category_to_rail_is_total_and_there_are_two_rails() -> None:
@@ -81,9 +82,9 @@ def test_a_send_that_slipped_past_the_check_stops_the_claim(rig: Rig) -> None:
         line = turn.Line(adapter_for(Channel.EMAIL), rig.governor, Channel.EMAIL, Rail.TRANSACTIONAL)  # type: ignore[arg-type]
         grant = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         assert isinstance(grant, Grant)
-        with pytest.raises(AssertionError, match=r"Bug: send .* of category marketing"):
-            turn._prepare(line, grant)
-        assert (statuses(), rig.sandbox.stats()["requests_received"]) == ({"queued": 1}, 0)
+        assert prepare(line, grant) is None
+        assert (statuses(), rig.sandbox.stats()["requests_received"]) == ({"failed": 1}, 0)
+        assert DeadLetter.objects.get().reason == "wrong_rail"
         assert rig.governor.spent() == 0
     finally:
         Send.objects.all().delete()

@@ -17,7 +17,7 @@ from core.ids import new_id
 from core.models import DeadLetter, Tenant
 from messaging.dispatch import by_sender, refusals, turn
 from messaging.dispatch.answer import Recorded
-from messaging.dispatch.batch import Bound, claim_batch
+from messaging.dispatch.batch import Bound
 from messaging.dispatch.search import Grant, Later, memory_of, search
 from messaging.ledger import lanes, senders
 from messaging.ledger.claim import BoundSend
@@ -28,7 +28,7 @@ from messaging.providers.registry import adapters
 from messaging.rails import Channel, Rail
 from messaging.submission import submit_many
 from tests.factories import make_content, make_tenant, request, statuses, submit_some
-from tests.rig import Rig
+from tests.rig import Rig, prepare
 
 MARKETING = Rail.MARKETING
 
@@ -174,9 +174,9 @@ def _together(rig: Rig, count: int) -> list[Callable[[], Recorded]]:
     for _ in range(count):
         grant = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         assert isinstance(grant, Grant)
-        bound = claim_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes).bound
+        bound = prepare(line, grant)
         assert bound is not None
-        requests.append(partial(turn._request, line, grant, bound, time.monotonic()))
+        requests.append(partial(turn.request, line, grant, bound, time.monotonic()))
     return requests
 
 

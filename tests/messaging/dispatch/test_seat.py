@@ -115,8 +115,8 @@ def test_a_ticket_that_comes_while_the_leader_looks_in_vain_makes_it_look_again(
     real = turn.search
     looked = []
 
-    def search(*args: Any) -> Any:
-        found = real(*args)
+    def search(*args: Any, **options: Any) -> Any:
+        found = real(*args, **options)
         if not looked:
             submit_some(tenant, 1)
             served = threading.Thread(target=rig.turn)
@@ -135,7 +135,7 @@ def test_a_ticket_that_comes_after_the_grant_leaves_the_next_one(rig: Rig, monke
     tenant = make_tenant()
     submit_some(tenant, 1)
     queue = queue_name(Channel.EMAIL, Rail.TRANSACTIONAL)
-    real = turn._prepare
+    real = turn.take_work
 
     def prepare(*args: Any) -> Any:
         prepared = real(*args)
@@ -146,7 +146,7 @@ def test_a_ticket_that_comes_after_the_grant_leaves_the_next_one(rig: Rig, monke
         served.join()
         return prepared
 
-    monkeypatch.setattr(turn, "_prepare", prepare)
+    monkeypatch.setattr(turn, "take_work", prepare)
     rig.turn()
     assert queues.depth(queue) == 1
 

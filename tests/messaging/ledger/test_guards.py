@@ -16,7 +16,8 @@ from core.models import Tenant
 from messaging import outcomes
 from messaging.dispatch import turn
 from messaging.dispatch.answer import record_answer
-from messaging.dispatch.batch import Bound, claim_batch
+from messaging.dispatch.batch import Bound
+from messaging.dispatch.forming import form_batch
 from messaging.dispatch.search import Grant, memory_of, search
 from messaging.ledger import claim, record
 from messaging.ledger.claim import Take
@@ -28,7 +29,7 @@ from messaging.rails import Channel, Rail
 from messaging.redriving import redrive
 from tests.factories import make_blast, make_tenant, statuses, submit_some
 from tests.messaging.providers.confirmations import Verifiable
-from tests.rig import Rig
+from tests.rig import Rig, prepare
 
 
 def _line(rail: Rail) -> turn.Line:
@@ -44,7 +45,7 @@ def _grant(rail: Rail) -> Grant:
 
 def _claimed(rail: Rail = Rail.TRANSACTIONAL) -> Bound:
     """As far as a worker gets that dies, or is frozen, right after its commit."""
-    bound, _ = turn._prepare(_line(rail), _grant(rail))
+    bound = prepare(_line(rail), _grant(rail))
     assert bound is not None
     return bound
 
@@ -87,8 +88,8 @@ def test_what_was_stopped_between_search_and_claim_is_not_claimed(rig: Rig, what
     grant = _grant(Rail.MARKETING)
     assert sum(take.sends for take in grant.takes) == 3
     change(tenant)
-    claimed = claim_batch(adapters()[Channel.EMAIL], Channel.EMAIL, Rail.MARKETING, grant.batch, grant.takes)
-    assert (claimed.bound, statuses()) == (None, {"queued": 3})
+    claimed = form_batch(adapters()[Channel.EMAIL], Channel.EMAIL, Rail.MARKETING, grant.batch, grant.takes)
+    assert (claimed.formed, statuses()) == (None, {"queued": 3})
 
 
 def test_a_lane_that_is_held_for_another_priority_is_claimed(rig: Rig) -> None:
@@ -96,7 +97,7 @@ def test_a_lane_that_is_held_for_another_priority_is_claimed(rig: Rig) -> None:
     submit_some(tenant, 3, category="marketing")
     grant = _grant(Rail.MARKETING)
     _lane(tenant, priority=1, **HELD)
-    assert claim_batch(adapters()[Channel.EMAIL], Channel.EMAIL, Rail.MARKETING, grant.batch, grant.takes).bound
+    assert form_batch(adapters()[Channel.EMAIL], Channel.EMAIL, Rail.MARKETING, grant.batch, grant.takes).formed
 
 
 @pytest.mark.parametrize(
