@@ -172,7 +172,9 @@ def drain(run: Run, seconds: float = _DRAIN_SECONDS) -> int:
         time.sleep(0.1)
     with suppress(BenchFailed):  # counted below, as what is still open
         run.lab.wait_recorded()
-    in_flight = run.lab.sql("SELECT count(*) FROM messaging_batches WHERE state IN ('claimed', 'preparing', 'unknown')")[0][0]
+    in_flight = run.lab.sql(
+        "SELECT count(*) FROM messaging_batches WHERE state IN ('claimed', 'preparing', 'unknown')"
+    )[0][0]
     return int(left or in_flight)
 
 

@@ -99,6 +99,11 @@ KINDS: Mapping[str, Kind] = {
         "refuses the whole batch, naming no item; optionally only if it contains a text or a sender domain",
         {"contains": _text(), "from_domain": _text(), **_TEXTS},
     ),
+    "500_contains": Kind(
+        Phase.BATCH,
+        "a batch that contains a text in a subject or body: application error",
+        {"contains": _text(required=True)},
+    ),
     "concurrent_409": Kind(Phase.BATCH, "the original request is still in progress", _TEXTS),
     "bad_item": Kind(
         Phase.ITEM,

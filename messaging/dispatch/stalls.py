@@ -1,15 +1,16 @@
 """Contents at which a provider falters: their requests end without an answer that can be trusted, again and again, while others'
 are accepted. Their batch stays bound (it may have been sent), but it shall bind no more strangers.
 
-A batch that ended unknown twice while another one was accepted is a *stall*. Its lanes remember it for an hour. Those that were in
-more stalls than the others of the batch go apart from them; if all were in as many, they are halved, as for a refusal
-(`dispatch.refusals`), and the next acceptance lets innocents go. A lane that stalled by itself stays apart for that hour. What
-goes apart and fails does not count towards the circuit, as long as others are accepted.
+The lanes of a batch that ended unknown twice go apart, in halves, as after a refusal (`dispatch.refusals`): if it was the
+provider, the next acceptance lets them go. If it accepted others meanwhile, it was a *stall*, which the lanes remember for an
+hour: of the next such batch, those that were in more stalls than the others go apart from them, and a lane that stalled by
+itself stays apart for that hour. What goes apart and fails does not count towards the circuit, as long as others are accepted.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from django.db import transaction
 
@@ -18,33 +19,47 @@ from messaging.culprits import halves
 from messaging.dispatch.batch import Bound
 from messaging.ledger import lanes
 from messaging.ledger import stalls as ledger
-from messaging.ledger.lanes import STALLS_APART
+from messaging.ledger.lanes import STALLS_APART, LaneKey
 from messaging.providers.base import Answer, Verdict
 from messaging.rails import Channel, Rail
 
 log = logging.getLogger(__name__)
 
-#: The attempt whose unknown answer is a stall: the first one may have met a provider's bad moment.
-_STALLING_ATTEMPT = 2
+#: The attempt whose unknown answer sets lanes apart: the first one may have met a provider's bad moment.
+_ATTEMPT = 2
 
 
-def is_stall(provider: str, bound: Bound, answer: Answer) -> bool:
-    """An answer that cannot be trusted, while the provider has just accepted others. Asks the ledger only in that case."""
-    return answer.verdict is Verdict.UNKNOWN and ledger.accepts_others(provider, bound.id)
+def counts_for_circuit(provider: str, bound: Bound, answer: Answer, *, apart: bool) -> bool:
+    """Whether an answer that cannot be trusted says anything of the provider. Not of contents that are under suspicion (their
+    lanes go apart, or they have been repeated before) while it accepts others."""
+    suspect = answer.verdict is Verdict.UNKNOWN and (apart or bound.attempts > _ATTEMPT)
+    return not (suspect and ledger.accepts_others(provider, bound.id))
 
 
-def note(channel: Channel, rail: Rail, bound: Bound) -> None:
-    """Remember the stall, and set its lanes apart; in a transaction of its own, after the answer was recorded."""
-    if bound.attempts != _STALLING_ATTEMPT:
+def note(provider: str, channel: Channel, rail: Rail, bound: Bound, answer: Answer) -> None:
+    """Set the lanes of a batch apart that ended unknown; in a transaction of its own, after that was recorded."""
+    if answer.verdict is not Verdict.UNKNOWN or bound.attempts != _ATTEMPT:
         return
+    stalled = ledger.accepts_others(provider, bound.id, since_its_claim=True)
     found = sorted({send.lane for send in bound.sends}, key=lambda lane: lane.place)
+    if len(found) == 1 and not stalled:
+        return
     with transaction.atomic():
         lanes.lock(found)
-        known = ledger.add(channel, rail, found, STALLS_APART if len(found) == 1 else 1)
-        most = max(known.values(), default=0)
-        worst = [lane for lane in found if known.get(lane, 0) == most]
-        parties = [worst] if len(worst) <= len(found) / 2 else list(halves(found))
+        known = ledger.add(channel, rail, found, STALLS_APART if len(found) == 1 else 1) if stalled else {}
+        parties = _parties(found, known)
         for party in parties:
-            if party:
-                lanes.isolate(channel, rail, party, new_id() if len(party) > 1 else None)
-    log.warning("batch_stalled", extra={"batch": bound.id, "lanes": len(found), "apart": [len(p) for p in parties]})
+            lanes.isolate(channel, rail, party, new_id() if len(party) > 1 else None)
+    log.warning(
+        "batch_stalled",
+        extra={"batch": bound.id, "others_accepted": stalled, "lanes": len(found), "apart": [len(p) for p in parties]},
+    )
+
+
+def _parties(found: list[LaneKey], stalls: Mapping[LaneKey, int]) -> list[list[LaneKey]]:
+    """Which lanes go apart, and with which others."""
+    most = max(stalls.values(), default=0)
+    worst = [lane for lane in found if stalls.get(lane) == most]
+    if 0 < len(worst) <= len(found) / 2 or len(found) == 1:
+        return [worst or found]
+    return [half for half in halves(found) if half]

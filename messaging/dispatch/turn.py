@@ -235,12 +235,14 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
         ruling, unused = outcomes.TOO_LATE_BOUND if bound.replay else outcomes.TOO_LATE, True
     else:
         ruling, unused = _ruling(line.adapter, bound, answer), False
-    stalled = stalls.is_stall(line.adapter.name, bound, answer)
+    counts = grant.decision.probe or stalls.counts_for_circuit(
+        line.adapter.name, bound, answer, apart=bool(grant.apart)
+    )
     gone_back = ruling.fate in outcomes.RETURNED
     settled = _settle(
         line,
         grant,
-        Event.NONE if stalled and not grant.decision.probe and _is_suspect(grant, bound) else ruling.event,
+        ruling.event if counts else Event.NONE,
         unused=unused,
         back=_back(grant, () if gone_back else bound.sends),
         answer=answer,
@@ -249,19 +251,14 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
     if recorded.accepted and not recorded.fenced_out:
         refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
-    if stalled and recorded.state is BatchState.UNKNOWN:
-        stalls.note(line.channel, line.rail, bound)
+    if recorded.state is BatchState.UNKNOWN:
+        stalls.note(line.adapter.name, line.channel, line.rail, bound, answer)
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     return recorded
-
-
-def _is_suspect(grant: Grant, bound: Bound) -> bool:
-    """Its contents go apart already, or have failed before: while others are accepted, that says nothing of the provider."""
-    return bool(grant.apart) or bound.attempts > 2
 
 
 def _record(

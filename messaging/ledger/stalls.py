@@ -20,7 +20,7 @@ SELECT EXISTS (
     SELECT FROM (SELECT * FROM messaging_batches ORDER BY id DESC LIMIT 50) b
     WHERE b.provider = %(provider)s AND b.state IN ('accepted', 'accepted_in_part') AND b.id <> %(batch)s
       AND b.finished_at > clock_timestamp() - %(recent)s * interval '1 second'
-      AND b.finished_at > (SELECT created_at FROM messaging_batches WHERE id = %(batch)s)
+      AND (NOT %(since)s OR b.finished_at > (SELECT created_at FROM messaging_batches WHERE id = %(batch)s))
 )
 """
 _ADD = """
@@ -38,10 +38,11 @@ UPDATE messaging_blasts l {_ADD} WHERE l.id = ANY (%(blasts)s::uuid[]) RETURNING
 """
 
 
-def accepts_others(provider: str, batch: UUID) -> bool:
-    """Whether the provider has accepted another batch just now, after this one was claimed."""
+def accepts_others(provider: str, batch: UUID, *, since_its_claim: bool = False) -> bool:
+    """Whether the provider has accepted another batch just now."""
+    parameters = {"provider": provider, "batch": batch, "recent": RECENT, "since": since_its_claim}
     with ledger_cursor() as sql:
-        row = sql.one(_ACCEPTS_OTHERS, {"provider": provider, "batch": batch, "recent": RECENT})
+        row = sql.one(_ACCEPTS_OTHERS, parameters)
     return bool(row and row[0])
 
 

@@ -12,7 +12,7 @@ from core.models import ApiKey
 from messaging.errors import Conflict, Forbidden
 from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send, SenderDomain
 from messaging.submission import submit
-from tests.factories import make_tenant, request, statuses
+from tests.factories import make_tenant, request, statuses, submit_some
 from tests.rig import Rig
 
 
@@ -92,3 +92,15 @@ def _paths(patterns: list[Any], prefix: str = "") -> list[str]:
 
 def _client(tenant: Any) -> Client:
     return Client(headers={"Authorization": f"Bearer {ApiKey.issue(tenant, 'test')[1]}"})
+
+
+def test_what_a_provider_says_of_a_mixed_request_is_told_to_no_tenant(rig: Rig) -> None:
+    """Its words may be about another one; the operator reads them at the batch."""
+    a, b = make_tenant("a"), make_tenant("secret-customer")
+    submit_some(a, 1)
+    submit_some(b, 1)
+    rig.sandbox.fault("422", message="The secret-customer domain is not verified", count=1)
+    rig.turn()
+    assert "secret-customer" in rig.batches()[0].error_detail
+    assert not Send.objects.filter(error_detail__contains="secret-customer").exists()
+    assert Send.objects.filter(error_detail__contains="may not have been for this one").count() == 2
