@@ -38,15 +38,18 @@ def counts_for_circuit(provider: str, bound: Bound, answer: Answer, *, apart: bo
 
 def note(provider: str, channel: Channel, rail: Rail, bound: Bound, answer: Answer) -> None:
     """Set the lanes of a batch apart that ended unknown; in a transaction of its own, after that was recorded."""
-    if answer.verdict is not Verdict.UNKNOWN or bound.attempts != _ATTEMPT:
+    if answer.verdict is not Verdict.UNKNOWN or bound.attempts < _ATTEMPT:
         return
-    stalled = ledger.accepts_others(provider, bound.id, since_its_claim=True)
     found = sorted({send.lane for send in bound.sends}, key=lambda lane: lane.place)
-    if len(found) == 1 and not stalled:
+    alone = len(found) == 1
+    if not alone and bound.attempts > _ATTEMPT:
+        return  # halved already
+    stalled = ledger.accepts_others(provider, bound.id, since_its_claim=True)
+    if alone and not stalled:
         return
     with transaction.atomic():
         lanes.lock(found)
-        known = ledger.add(channel, rail, found, STALLS_APART if len(found) == 1 else 1) if stalled else {}
+        known = ledger.add(channel, rail, found, STALLS_APART if alone else 1) if stalled else {}
         parties = _parties(found, known)
         for party in parties:
             lanes.isolate(channel, rail, party, new_id() if len(party) > 1 else None)
