@@ -24,9 +24,7 @@ S = SendStatus
 
 SEND_STEPS: dict[SendStatus, frozenset[SendStatus]] = {
     S.SCHEDULED: frozenset({S.QUEUED, S.EXPIRED, S.CANCELLED}),
-    S.QUEUED: frozenset(
-        {S.SENDING, S.EXPIRED, S.CANCELLED, S.FAILED}
-    ),  # failed: cannot be rendered, found at the claim
+    S.QUEUED: frozenset({S.SENDING, S.EXPIRED, S.CANCELLED}),
     S.SENDING: frozenset({S.SENT, S.FAILED, S.AMBIGUOUS, S.QUEUED, S.SCHEDULED, S.EXPIRED, S.CANCELLED}),
     S.AMBIGUOUS: frozenset({S.SENT, S.FAILED, S.QUEUED}),  # a late answer; a redrive that accepts the risk of a double
     S.FAILED: frozenset({S.QUEUED}),  # redrive
