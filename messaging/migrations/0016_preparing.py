@@ -34,7 +34,6 @@ class Migration(migrations.Migration):
         migrations.AddField("send", "held_since", models.DateTimeField(null=True)),
         migrations.AddField("send", "mishaps", models.SmallIntegerField(db_default=0)),
         migrations.AlterField("batch", "digest", models.BinaryField(max_length=32, null=True)),
-        migrations.AlterField("batch", "state", models.CharField(default="preparing", max_length=20)),
         migrations.RemoveConstraint("batch", "messaging_batches_state"),
         AddConstraintNotValid(
             "batch",

@@ -22,7 +22,7 @@ class Batch(models.Model):
     provider = models.CharField(max_length=32)
     channel = models.CharField(max_length=16)
     rail = models.CharField(max_length=16)
-    state = models.CharField(max_length=20, default=BatchState.PREPARING.value)
+    state = models.CharField(max_length=20, default=BatchState.CLAIMED.value)
     send_ids = ArrayField(models.UUIDField())
     digest = models.BinaryField(max_length=32, null=True)  # null while it is being prepared
     in_hand = models.UUIDField(null=True)  # the send being rendered, noted only in a batch of suspects (`Send.mishaps`)
