@@ -14,9 +14,12 @@ from devtools.bench.lab import UNLIMITED, Lab
 from devtools.bench.options import Options
 
 _WARM = 20  # batches that `watch.steps` serves before it counts
-#: Steps inside of the claim's transaction; what is left of it is its BEGIN, its COMMIT and the lists in between.
-_IN_CLAIM = ("locks", "claim", "render", "encode", "open")
-_SHOWN = ("candidates", "governor", *_IN_CLAIM, "commit", "ticket", "request", "settle", "record", "rest", "batch")
+#: Steps inside of the claim's first transaction; what is left of it is its BEGIN, its COMMIT and the lists in between.
+_IN_CLAIM = ("locks", "claim", "open")
+_PREPARED = ("render", "encode", "ready")
+_SHOWN = (
+    "candidates", "governor", *_IN_CLAIM, "commit", "ticket", *_PREPARED, "request", "settle", "record", "rest", "batch",
+)  # fmt: skip
 
 
 def run(lab: Lab, options: Options) -> Iterator[Figure]:

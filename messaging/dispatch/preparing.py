@@ -52,13 +52,7 @@ class FencedOut(Exception):
 
 def prepare_batch(adapter: Adapter, formed: Formed) -> Prepared:
     """Render, encode, commit. Raises FencedOut; a database that is away raises its error, and the clock releases the sends."""
-    work = Work(formed)
-    for send in in_turn(formed.sends, work.spent):
-        if formed.suspects and not preparing.mark(formed.id, send.id):
-            raise FencedOut
-        work.prepare(send, adapter.max_body_bytes)
-    if formed.suspects and not preparing.mark(formed.id, None):
-        raise FencedOut
+    work = _render(formed, adapter.max_body_bytes)
     body, fitting = _encode(adapter, work) if work.items else (b"", 0)
     sends, back = work.rendered[:fitting], [*work.rendered[fitting:], *work.left]
     _commit(formed, work, sends, back, hashlib.sha256(body).digest())
@@ -68,6 +62,17 @@ def prepare_batch(adapter: Adapter, formed: Formed) -> Prepared:
         work.slow |= {send.lane for send in back if send.id in work.crowded_out}
     bound = Bound(formed.id, 1, 1, body, str(formed.id), tuple(sends), replay=False, senders=formed.senders)
     return Prepared(bound if sends else None, work.waits, work.slow, left_behind=bool(back) and not work.waits)
+
+
+def _render(formed: Formed, max_bytes: int) -> Work:
+    work = Work(formed)
+    for send in in_turn(formed.sends, work.spent):
+        if formed.suspects and not preparing.mark(formed.id, send.id):
+            raise FencedOut
+        work.prepare(send, max_bytes)
+    if formed.suspects and not preparing.mark(formed.id, None):
+        raise FencedOut
+    return work
 
 
 def _commit(formed: Formed, work: Work, sends: Sequence[BoundSend], back: Sequence[BoundSend], digest: bytes) -> None:

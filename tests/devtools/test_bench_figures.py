@@ -109,7 +109,7 @@ def test_goals(goal: goals.Goal, value: float, met: bool, miss: float) -> None:
 
 def test_steps_add_up() -> None:
     names = ["replay", "candidates", "governor", "locks", "claim", "render", "encode", "open", "ticket", "request"]
-    taken = {name: [1.0] for name in [*names, "settle", "record"]} | {"whole claim": [7.0], "batch": [20.0]}
+    taken = {name: [1.0] for name in [*names, "ready", "settle", "record"]} | {"whole claim": [5.0], "batch": [20.0]}
     found = split(taken)
     assert (found["candidates"], found["commit"]) == ([2.0], [2.0])
     assert sum(values[0] for name, values in found.items() if name != "batch") == 20.0
