@@ -29,11 +29,8 @@ class Formed:
     id: UUID
     sends: tuple[BoundSend, ...]
     rendered_at: datetime
+    suspects: bool = False
     senders: tuple[str, ...] = ()  # watched domains, if it holds nothing else: they are on trial
-
-    @property
-    def suspects(self) -> bool:
-        return any(send.mishaps for send in self.sends)
 
 
 @dataclass(frozen=True, slots=True)

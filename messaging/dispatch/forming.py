@@ -32,16 +32,12 @@ def form_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, take
         chosen = by_sender(channel, batch, kin, watched) if watched else Chosen(kin)
         later += chosen.later
         claim.put_back(batch, later)
-        formed = Formed(batch, tuple(chosen.sends), now, chosen.on_trial) if chosen.sends else None
-        if formed:
-            claim.open_batch(
-                batch,
-                provider=adapter.name,
-                channel=channel,
-                rail=rail,
-                sends=[send.id for send in formed.sends],
-                rendered_at=now,
-            )
+        formed = None
+        if chosen.sends:
+            suspects = chosen.sends[0].mishaps > 0
+            formed = Formed(batch, tuple(chosen.sends), now, suspects, senders=chosen.on_trial)
+            ids = [send.id for send in chosen.sends]
+            claim.open_batch(batch, provider=adapter.name, channel=channel, rail=rail, sends=ids, rendered_at=now)
     return Claimed(formed, chosen.waits, chosen.apart, locked, left_behind=bool(later))
 
 

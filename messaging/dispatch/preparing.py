@@ -147,39 +147,47 @@ class Work:
     def prepare(self, send: BoundSend, max_bytes: int) -> None:
         """Render one send, or say what becomes of it. Raises nothing that has to do with it."""
         started = time.thread_time()
+        content: Compiled | None = None
         try:
-            self._prepare(send, max_bytes)
+            content = self._prepare(send, max_bytes)
         except (RenderError, SealError) as error:
             self._failed(send, error)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 — whatever it is, it costs this send, and is told of as a bug
             self._mishap(send, error)
-        self._used += time.thread_time() - started
-
-    def _prepare(self, send: BoundSend, max_bytes: int) -> None:
-        content = self._contents[send.content]
-        if isinstance(content, Unreadable):
-            self._unreadable(send, content.code, whole_lane=send.blast is not None)
-            return
-        if not self._fits(content, max_bytes):
-            self.left.append(send)
-            if self._several and content.cost.seconds > self.seconds / 5:
-                self.crowded_out.add(send.id)
-            return
-        if content.document.sender_domain not in self._allowed[send.tenant]:
-            self._not_allowed(send)
-            return
-        started = time.thread_time()
-        item = render(send, content, self.formed.rendered_at)
         seconds = time.thread_time() - started
+        self._used += seconds
+        if content is not None:
+            self._pay(send, content, seconds, max_bytes)
+
+    def _pay(self, send: BoundSend, content: Compiled, seconds: float, max_bytes: int) -> None:
+        """What it cost is its tenant's, in thousandths of a batch."""
         content.cost.learn(seconds)
+        item = self.items[-1]
         size = len(item.html or "") + len(item.text or "")
         self._size += size
         share = int(1000 * max(seconds / self.seconds, size / max_bytes))
         self.spent[send.tenant] = self.spent.get(send.tenant, 0) + share
+
+    def _prepare(self, send: BoundSend, max_bytes: int) -> Compiled | None:
+        """Its content if it was rendered."""
+        content = self._contents[send.content]
+        if isinstance(content, Unreadable):
+            self._unreadable(send, content.code, whole_lane=send.blast is not None)
+            return None
+        if not self._fits(content, max_bytes):
+            self.left.append(send)
+            if self._several and content.cost.seconds > self.seconds / 5:
+                self.crowded_out.add(send.id)
+            return None
+        if content.document.sender_domain not in self._allowed[send.tenant]:
+            self._not_allowed(send)
+            return None
+        item = render(send, content, self.formed.rendered_at)
         self.rendered.append(send)
         self.items.append(item)
+        return content
 
     def _fits(self, content: Compiled, max_bytes: int) -> bool:
         """One goes through in any case."""
