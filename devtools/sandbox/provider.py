@@ -179,6 +179,8 @@ class Provider:
             return None
         if fault.kind == "403_domain":
             return errors.unverified_domain(fault.params["domain"])
+        if fault.kind == "403_account":
+            return fault.refusal(errors.ACCOUNT_REFUSED)
         if fault.kind == "concurrent_409":
             return fault.refusal(errors.IN_PROGRESS)
         return fault.refusal(errors.field_error("An error was found with one or more fields in the request."))
