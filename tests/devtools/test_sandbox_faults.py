@@ -234,7 +234,7 @@ def test_a_list_is_set_whole_or_not_at_all(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ({"fault": "502"}, "Unknown fault '502'. Known: 401, 403_domain, 403_key,"),
+        ({"fault": "502"}, "Unknown fault '502'. Known: 401, 403_account, 403_domain, 403_key,"),
         ({"count": 1}, "Unknown fault None"),
         ("500", "A fault is an object"),
         ({"fault": "500", "retry_after": 1}, "Fault 500 has no field 'retry_after'. It has: accept, count"),

@@ -143,28 +143,6 @@ def test_accepting_a_batch_reads_its_own_sends_only(loaded: dict[str, Any]) -> N
     _check(plan, 6_000)
 
 
-def test_waking_what_waits_for_held_domains_reads_no_send_that_goes_on_waiting(loaded: dict[str, Any]) -> None:
-    """Fifty domains with two thousand sends each are held; one is not held any more, one is to be tried."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO messaging_sender_holds (channel, domain, hold_code, hold_detail, hold_seconds, held_until)"
-            " SELECT 'email', i || '.org', 'refused', '', 10, now() + interval '1 hour' FROM generate_series(1, 50) i"
-        )
-        cursor.execute(
-            "WITH picked AS (SELECT id, row_number() OVER () AS n FROM messaging_sends WHERE blast_id = %s LIMIT 100000)"
-            " UPDATE messaging_sends s SET status = 'scheduled', not_before = now() + interval '1 hour',"
-            " held_by = (SELECT min(id) FROM messaging_sender_holds) + p.n %% 50 FROM picked p WHERE p.id = s.id",
-            [loaded["blast"].pk],
-        )
-        cursor.execute("DELETE FROM messaging_sender_holds WHERE domain = '7.org'")
-        cursor.execute("UPDATE messaging_sender_holds SET held_until = now() WHERE domain = '9.org'")
-        cursor.execute("ANALYZE messaging_sends")
-    plan = _explain(steps._WAKE_HELD, {"limit": 5_000, "few": 100})
-    _check(plan, 3_000)
-    with transaction.atomic():
-        assert steps._run(steps._WAKE_HELD, few=100) == 101
-
-
 @pytest.mark.usefixtures("old_snapshot")
 def test_an_old_snapshot_does_not_make_claims_dearer(loaded: dict[str, Any]) -> None:
     """40,000 claimed sends are still in the index for the snapshot's sake: `low` steps over them."""
