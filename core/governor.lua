@@ -48,7 +48,10 @@ end
 -- grow otherwise, and blocks not end, until it has caught up.
 if number('seen') > now then
   local back = number('seen') - now
-  for _, field in ipairs({'at', 'q_at', 'r_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
+  for _, field in ipairs({
+    'at', 'q_at', 'r_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened', 'refused_t_at', 'refused_m_at',
+    'refusing_from',
+  }) do
     if number(field) > 0 then put_number(field, number(field) - back) end
   end
 end
@@ -102,18 +105,30 @@ redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', now_text)
 
 local REFUSALS = {transactional = 'refused_t', marketing = 'refused_m'}
 
-local function close_circuit()
-  for _, field in ipairs({'circuit', 'circuit_rail', 'run', 'permit', 'probe_next', 'probe_last', 'refused_t', 'refused_m'}) do
-    put(field, '')
+-- Of both rails, if `rail` is ''.
+local function forget_refusals(rail)
+  for name, field in pairs(REFUSALS) do
+    if (rail == '' or rail == name) and text(field) ~= '' then
+      put(field, '')
+      put(field .. '_at', '0')
+    end
   end
-  for _, field in ipairs({'permit_until', 'probe_at', 'probe_n', 'opened'}) do put(field, '0') end
 end
 
--- With `rail`, for that rail alone.
+-- `rail`: whose circuit it was, or will be.
+local function clear_circuit(rail)
+  for _, field in ipairs({'circuit', 'circuit_rail', 'run', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
+  for _, field in ipairs({'permit_until', 'probe_at', 'probe_n', 'opened', 'refusing_from'}) do put(field, '0') end
+  forget_refusals(rail)
+end
+
+local function close_circuit() clear_circuit(text('circuit_rail')) end
+
+-- For `rail` alone, unless it is ''.
 local function open_circuit(reason, rail)
-  close_circuit()
+  clear_circuit(rail)
   put('circuit', reason)
-  put('circuit_rail', rail or '')
+  put('circuit_rail', rail)
   put_number('opened', now)
   put_number('probe_at', now + 0.5 + args.jitter / 2)
 end
@@ -417,22 +432,30 @@ local function count_failure()
   return batches + 1
 end
 
--- How many tenants' contents were refused in a row, on this rail and with this code.
-local function count_refusal(tenant, code)
-  local field = REFUSALS[args.rail]
-  local tenants, known, first = -1, false, nil
-  for word in string.gmatch(text(field), '[^,]+') do
-    tenants = tenants + 1
-    known = known or (first and word == tenant)
+-- How many refusals in a row, on this rail and with this code, cannot have one cause: of each only the names are known among
+-- which it is, and they have none in common. A refusal of some of the names of an earlier one says more, and takes its place.
+local function count_refusal(refusal)
+  local field, code, names = REFUSALS[args.rail], refusal[1], refusal[2]
+  local kept, first = {}, nil
+  for word in string.gmatch(text(field), '[^;]+') do
+    if first then kept[#kept + 1] = word end
     first = first or word
   end
   if first ~= code then
-    put(field, code .. ',' .. tenant)
-    return 1
+    kept = {}
+    put_number(field .. '_at', now)
   end
-  if known then return tenants end
-  put(field, text(field) .. ',' .. tenant)
-  return tenants + 1
+  local among, apart = {}, true
+  for _, name in ipairs(names) do among[name] = true end
+  for i, set in ipairs(kept) do
+    local common = 0
+    for name in string.gmatch(set, '[^,]+') do common = common + (among[name] and 1 or 0) end
+    if common > 0 then apart = false end
+    if common == #names then kept[i] = table.concat(names, ',') end
+  end
+  if apart then kept[#kept + 1] = table.concat(names, ',') end
+  put(field, code .. ';' .. table.concat(kept, ';'))
+  return #kept
 end
 
 local function settle()
@@ -446,21 +469,26 @@ local function settle()
   local was_permit = text('permit') == args.grant
   if in_flight == 1 then give_back(request, quota) end
 
-  if event == 'accepted' or event == 'answered' then
-    if event == 'accepted' then
-      put('strikes', '0')
-      for _, field in pairs(REFUSALS) do
-        if text(field) ~= '' then put(field, '') end
-      end
+  local since = number('refusing_from')
+  if event == 'accepted' then
+    put('strikes', '0')
+    put('run', '')
+    forget_refusals(args.rail)
+    if circuit() ~= '' then close_circuit() end
+  elseif event == 'answered' then
+    put('run', '')
+    if before == 'unreachable' or before == 'credential' then close_circuit() end
+  elseif event == 'refused' or event == 'forbidden' then
+    if event == 'refused' then
+      put('run', '')
+      if before == 'unreachable' then close_circuit() end
     end
-    put('run', '')
-    if was_open then close_circuit() end
-  elseif event == 'refused' then
-    put('run', '')
-    if was_open and before ~= 'refusing' then close_circuit() end
-    local refused = given(args.refused)
-    if refused and circuit() == '' and count_refusal(refused[1], refused[2]) >= 3 then
-      open_circuit('refusing', args.rail == 'marketing' and 'marketing' or '')
+    local refusal = given(args.refused)
+    if refusal and circuit() ~= 'refusing' and count_refusal(refusal) >= 3 then
+      local from = number(REFUSALS[args.rail] .. '_at')
+      local wide = args.rail == 'transactional' or circuit() ~= ''
+      open_circuit('refusing', wide and '' or args.rail)
+      put_number('refusing_from', from)
     end
   elseif event == 'rate_limited' or event == 'quota' then
     -- Requests that were under way together are answered alike: all of them are one strike.
@@ -479,9 +507,9 @@ local function settle()
     put('run', '')
     if before == 'unreachable' then close_circuit() end
   elseif event == 'failed' then
-    if not was_wide and count_failure() >= 3 then open_circuit('unreachable') end
+    if not was_wide and count_failure() >= 3 then open_circuit('unreachable', '') end
   elseif event == 'credential' then
-    if not was_wide then open_circuit('credential') end
+    if not was_wide then open_circuit('credential', '') end
   end
 
   if was_permit and text('permit') ~= '' then
@@ -490,7 +518,9 @@ local function settle()
     if event ~= 'none' then
       local n = number('probe_n') + 1
       put('probe_n', string.format('%.0f', n))
-      put_number('probe_at', now + math.min(15, 2 ^ math.min(10, n)) * (1 + args.jitter) / 2)
+      -- What refuses some is quick to answer for it, and others' codes may be in order: they must not wait for long.
+      local longest = text('circuit') == 'refusing' and 2 or 15
+      put_number('probe_at', now + math.min(longest, 2 ^ math.min(10, n)) * (1 + args.jitter) / 2)
     end
   end
 
@@ -511,10 +541,11 @@ local function settle()
 
   flush()
   local is_open = text('circuit') ~= ''
-  local opened = is_open and (not was_open or text('circuit_rail') ~= before_rail)
+  local opened = is_open and (text('circuit') ~= before or text('circuit_rail') ~= before_rail)
+  local closed = was_open and not is_open
   return {
-    in_flight, now_us, circuit(), opened and 1 or 0, (was_open and not is_open) and 1 or 0,
-    micros(math.max(0, number('blocked') - now)),
+    in_flight, now_us, circuit(), opened and 1 or 0, closed and 1 or 0, micros(math.max(0, number('blocked') - now)),
+    closed and before == 'refusing' and math.max(1, micros(now - since)) or 0,
   }
 end
 

@@ -91,8 +91,9 @@ class Event(StrEnum):
     """What a request told about the provider; the rules are in docs/governor.md."""
 
     ACCEPTED = "accepted"
-    ANSWERED = "answered"
-    REFUSED = "refused"
+    ANSWERED = "answered"  # of what only the owner of the key has: it is there, and takes the key
+    REFUSED = "refused"  # it is there
+    FORBIDDEN = "forbidden"  # by whom cannot be told: something in front of it may have said so
     RATE_LIMITED = "rate_limited"
     QUOTA = "quota"
     FAILED = "failed"
@@ -101,11 +102,21 @@ class Event(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request was refused with `code`, for one of `names` (or for all of them, or for none: that is what is counted).
+    No two of them are the same; a code has no semicolon and a name neither that nor a comma."""
+
+    code: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     circuit: str  # reason for which it is open now for the caller's rail, or ""
     opened: bool
     closed: bool
     blocked: float  # seconds
+    refused_for: float  # closed, and it was open since everybody was refused: seconds since the first of these; else 0
 
 
 class Governor:
@@ -180,7 +191,7 @@ class Governor:
         epoch: int = -1,
         unused: bool = False,
         retry: bool = False,
-        refused: tuple[int, str] | None = None,
+        refused: Refusal | None = None,
         back: Sequence[tuple[int, int, float]] = (),
         retry_after: float | None = None,
         remaining: float | None = None,
@@ -188,7 +199,7 @@ class Governor:
         """Report `event` for a grant, and give back what was not used. Repeating it gives nothing back twice.
 
         `back`: (tenant, sends, capacity of its bucket) not sent after all; `unused`: no request was made; `retry`: as in
-        `acquire`; `refused`: (tenant, code), if the request held nothing but contents of one tenant that nobody suspected.
+        `acquire`; `refused`: for whom, as far as that is evidence (nobody of them was known to be refused).
         """
         reply = self._call(
             "settle",
@@ -203,13 +214,13 @@ class Governor:
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
             retry=limits.retries.packed() if retry else None,
-            refused=[str(refused[0]), refused[1]] if refused else None,
+            refused=[refused.code, list(refused.names)] if refused else None,
             retry_after=retry_after,
             remaining=remaining,
             slack=HEADER_SLACK,
             jitter=random.random(),  # noqa: S311 — spreads probes, guards nothing
         )
-        return Settled(reply[2].decode(), reply[3] == 1, reply[4] == 1, reply[5] / 1e6)
+        return Settled(reply[2].decode(), reply[3] == 1, reply[4] == 1, reply[5] / 1e6, reply[6] / 1e6)
 
     def spent(self) -> int:
         """Request tokens spent since Redis last lost its memory: at least the requests made, equal without faults."""

@@ -10,7 +10,9 @@ from enum import StrEnum
 
 
 class SendStatus(StrEnum):
-    SCHEDULED = "scheduled"  # waits for `not_before`: its schedule, or a back-off
+    SCHEDULED = (
+        "scheduled"  # waits for `not_before` (its schedule, a back-off), or until its sender domain is held no more
+    )
     QUEUED = "queued"  # due now
     SENDING = "sending"  # bound to a batch; immutable until that batch ends
     SENT = "sent"  # the provider accepted it (not: it was delivered)

@@ -3,6 +3,10 @@
 Two tables, because one fact changes everything: once any attempt of a batch was unknown, its sends are *bound*. Then
 only an acceptance (or the provider's word that the key was used before) ends it, and any other answer leaves batch,
 bytes and key as they are.
+
+What the governor hears is what the answer proves of the provider, whatever becomes of the sends. ANSWERED is what only the
+provider itself can say, and only to the owner of the key; REFUSED shows that it is there; FORBIDDEN (403) may come from something
+in front of it, and like CREDENTIAL closes no circuit (the rules are in docs/governor.md).
 """
 
 from __future__ import annotations
@@ -50,8 +54,9 @@ FIRST: dict[Verdict, Ruling] = {
     Verdict.RATE_LIMITED: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.RATE_LIMITED),
     Verdict.QUOTA: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.QUOTA),
     Verdict.CREDENTIAL: Ruling(BatchState.CREDENTIAL, Fate.DUE_AGAIN, Event.CREDENTIAL),
-    Verdict.SENDER_REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_SENDERS, Event.REFUSED),
+    Verdict.SENDER_REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_SENDERS, Event.FORBIDDEN),
     Verdict.REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_LANES, Event.REFUSED),
+    Verdict.IN_PROGRESS: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.ANSWERED),
     Verdict.KEY_CONFLICT: Ruling(BatchState.AMBIGUOUS, Fate.AMBIGUOUS, Event.ANSWERED),
     Verdict.NOT_SENT: Ruling(BatchState.NOT_SENT, Fate.BACK_OFF, Event.FAILED),
     Verdict.UNKNOWN: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.FAILED),

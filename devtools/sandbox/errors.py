@@ -38,6 +38,10 @@ def unverified_domain(domain: str) -> Refusal:
     )
 
 
+#: Of an account that may not send yet, whatever its domain.
+ACCOUNT_REFUSED = Refusal(403, "validation_error", "You can only send testing emails to your own email address.")
+
+
 def too_many_requests(rate: int) -> Refusal:
     return Refusal(
         429,

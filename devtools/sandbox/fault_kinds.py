@@ -94,6 +94,7 @@ KINDS: Mapping[str, Kind] = {
     "403_domain": Kind(
         Phase.BATCH, "a batch with a sender of this domain: not verified", {"domain": _text(required=True)}
     ),
+    "403_account": Kind(Phase.BATCH, "the account may not send, whatever the sender", _TEXTS),
     "422": Kind(
         Phase.BATCH,
         "refuses the whole batch, naming no item; optionally only if it contains a text or a sender domain",

@@ -181,6 +181,8 @@ class Provider:
             return errors.unverified_domain(fault.params["domain"])
         if fault.kind == "500_contains":
             return fault.refusal(errors.APPLICATION_ERROR)
+        if fault.kind == "403_account":
+            return fault.refusal(errors.ACCOUNT_REFUSED)
         if fault.kind == "concurrent_409":
             return fault.refusal(errors.IN_PROGRESS)
         return fault.refusal(errors.field_error("An error was found with one or more fields in the request."))

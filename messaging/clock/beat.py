@@ -24,6 +24,7 @@ _TIDY_EVERY = 10
 _STEPS: dict[str, Callable[[], int]] = {
     "release_unprepared": steps.release_unprepared,
     "wake": steps.wake,
+    "wake_held": steps.wake_held,
     "expire": steps.expire,
     "clear_cancelled": steps.clear_cancelled,
     "refresh_hints": steps.refresh_hints,
@@ -31,7 +32,12 @@ _STEPS: dict[str, Callable[[], int]] = {
     "re_ticket": re_ticket,
     "fold_deltas": fold_deltas,
 }
-_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune, "prune_paces": prune_paces, "tell": alive.tell}
+_TIDY: dict[str, Callable[[], int]] = {
+    "prune": steps.prune,
+    "prune_holds": steps.prune_holds,
+    "prune_paces": prune_paces,
+    "tell": alive.tell,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ SET status = CASE
     WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
     WHEN s.expires_at <= clock_timestamp() THEN 'expired'
     ELSE 'queued'
-END
+END, held_by = NULL
 WHERE s.status = 'scheduled' AND s.id = ANY (ARRAY (
     SELECT id FROM messaging_sends
     WHERE status = 'scheduled' AND priority = %(priority)s AND not_before <= clock_timestamp()
@@ -54,6 +54,54 @@ def release_unprepared() -> int:
     for send in released.killers:
         log.error("send_kills_worker", extra={"send": send})
     return released.batches
+
+
+#: Single sends of one held domain that a beat wakes: what leaves in a second is not much more.
+_HELD = 1_000
+
+
+def wake_held() -> int:
+    """Single sends that wait for their sender domain are due when it is held no more; when a hold has ended, one of them, to try.
+
+    From facts, whoever lifted the hold and however: nothing is lost with the process that did. Found by index, hold by hold.
+    """
+    return _run(_WAKE_HELD, few=_HELD)
+
+
+_WAKE_HELD = """
+WITH RECURSIVE waiting (hold) AS (
+    (SELECT held_by FROM messaging_sends WHERE status = 'scheduled' AND held_by IS NOT NULL ORDER BY held_by LIMIT 1)
+    UNION ALL
+    SELECT (SELECT held_by FROM messaging_sends WHERE status = 'scheduled' AND held_by > w.hold ORDER BY held_by LIMIT 1)
+    FROM waiting w WHERE w.hold IS NOT NULL
+),
+free AS MATERIALIZED (
+    SELECT w.hold, CASE WHEN h.hold_code <> '' THEN 1 ELSE %(few)s END AS few
+    FROM waiting w LEFT JOIN messaging_sender_holds h ON h.id = w.hold
+    WHERE w.hold IS NOT NULL AND (h.id IS NULL OR h.hold_code = '' OR h.held_until <= clock_timestamp())
+)
+UPDATE messaging_sends s
+SET status = CASE WHEN s.expires_at <= clock_timestamp() THEN 'expired' ELSE 'queued' END, held_by = NULL
+WHERE s.status = 'scheduled' AND s.id = ANY (ARRAY (
+    SELECT p.id FROM free f CROSS JOIN LATERAL (
+        SELECT s.id FROM messaging_sends s WHERE s.status = 'scheduled' AND s.held_by = f.hold
+        ORDER BY s.priority, s.id LIMIT f.few FOR UPDATE SKIP LOCKED
+    ) p LIMIT %(limit)s
+))
+"""
+
+
+def prune_holds() -> int:
+    """What was learned of sender domains that nobody has sent for in a day."""
+    return _run(
+        """
+        DELETE FROM messaging_sender_holds WHERE id = ANY (ARRAY (
+            SELECT id FROM messaging_sender_holds
+            WHERE coalesce(held_until, written_at) < clock_timestamp() - interval '1 day'
+            ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ))
+        """
+    )
 
 
 def expire() -> int:

@@ -11,7 +11,7 @@ from django.db import transaction
 from messaging import outcomes
 from messaging.dispatch import refusals
 from messaging.dispatch.batch import Bound
-from messaging.ledger import record
+from messaging.ledger import record, senders
 from messaging.ledger.record import Failure
 from messaging.lifecycle import BatchState
 from messaging.outcomes import MAX_ATTEMPTS, Fate, Ruling
@@ -142,9 +142,9 @@ def _refused(
 ) -> Recorded:
     """Whose fault is it? Looked for in lanes and senders, before the batch is locked (the order of locks)."""
     delays: dict[UUID, float | None] = {s.id: None for s in bound.sends}
-    culprit = False
+    culprit, waiting = False, None
     if ruling.fate is Fate.SORT_SENDERS:
-        delays = refusals.sort_senders(adapter.channel, rail, bound, why)
+        waiting = refusals.sort_senders(adapter.channel, rail, bound, why, refusing=circuit == "refusing")
     elif circuit:  # everybody is refused: it is nobody's content
         record.lock_for_return(sorted({s.blast for s in bound.sends if s.blast is not None}))
     else:
@@ -154,5 +154,7 @@ def _refused(
     if culprit:
         record.fail(bound.id, dict.fromkeys(delays, told))
     else:
-        record.give_back(bound.id, delays, counted=False, why=told)
+        if waiting:
+            senders.set_aside(bound.id, waiting.hold, waiting.sends, told)
+        record.give_back(bound.id, delays, counted=False, why=told)  # those that were set aside are not touched
     return Recorded(ruling.state, {}, waiting=True)

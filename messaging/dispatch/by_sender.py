@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from messaging.ledger import record, senders
+from messaging.ledger import senders
 from messaging.ledger.claim import BoundSend
 from messaging.ledger.lanes import FIRST_HOLD, LaneKey
 from messaging.ledger.record import Failure
@@ -30,7 +30,7 @@ class Chosen:
 def by_sender(channel: Channel, batch: UUID, taken: Sequence[BoundSend], watched: Mapping[str, Watched]) -> Chosen:
     """Divide what was claimed, in the claim's transaction.
 
-    Sends of a held domain wait until its hold ends: single ones each on its own, blasts as lanes. Suspects, and the one send
+    Sends of a held domain wait until its hold ends: single ones as its own, blasts as lanes. Suspects, and the one send
     that tries a domain again, go apart from the rest: one request in two, as long as there are both.
     """
     domains = senders.domains_of({send.content for send in taken})
@@ -62,9 +62,17 @@ def _apart(
     watched: Mapping[str, Watched],
     held: list[tuple[BoundSend, Watched]],
 ) -> Chosen:
-    """The first group that may go. A domain whose trial somebody else has taken is held."""
+    """The first group that may go. A domain whose trial somebody else has taken is held.
+
+    The one with the most domains first: most of them are innocent. Of equals any: while the circuit is open, the same one,
+    refused again and again, must not keep the others from closing it.
+    """
+
+    def turn(group: Sequence[BoundSend]) -> tuple[int, float]:
+        return -len({domains[send.content] for send in group}), random.random()  # noqa: S311
+
     chosen = Chosen([])
-    for group in groups.values():
+    for group in sorted(groups.values(), key=turn):
         domain = watched[domains[group[0].content]]
         if chosen.sends:
             chosen.later += group
@@ -75,18 +83,18 @@ def _apart(
             chosen.sends, chosen.on_trial = group[:1], (domain.domain,)
             chosen.later += group[1:]
         else:
-            held += [(send, Watched(domain.domain, FIRST_HOLD, domain.group, domain.why)) for send in group]
+            held += [(send, replace(domain, left=FIRST_HOLD)) for send in group]
     return chosen
 
 
 def _set_aside(batch: UUID, held: Sequence[tuple[BoundSend, Watched]], chosen: Chosen) -> None:
-    single: dict[str, tuple[Failure, dict[UUID, float | None]]] = {}
+    single: dict[int, tuple[Failure, list[UUID]]] = {}
     for send, domain in held:
         if send.blast is None:
-            single.setdefault(domain.domain, (domain.why, {}))[1][send.id] = domain.left
+            single.setdefault(domain.hold, (domain.why, []))[1].append(send.id)
             chosen.apart.add(send.lane)
         else:
             chosen.later.append(send)
             chosen.waits[send.lane] = (domain.why, domain.left)
-    for why, delays in single.values():
-        record.give_back(batch, delays, counted=False, why=why)
+    for hold, (why, ids) in single.items():
+        senders.set_aside(batch, hold, ids, why)

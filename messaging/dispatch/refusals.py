@@ -1,24 +1,29 @@
 """A request was refused as a whole: whose fault is it? In the transaction that records it, before its batch is locked.
 
 Lanes first: those of the request are halved until one is refused alone, then the culprit is looked for in it
-(`messaging.culprits`). Sender domains in the same way (`messaging.ledger.senders`). All others leave on the way.
+(`messaging.culprits`). Sender domains in thirds (`messaging.ledger.senders`). All others leave on the way. If three are refused
+alike it is the provider's trouble: `evidence` is what the governor hears of it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from uuid import UUID
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
+from core.governor import Refusal
 from core.ids import new_id
 from messaging.culprits import Step, after_acceptance, after_refusal, halves
 from messaging.dispatch.batch import Bound
 from messaging.ledger import lanes, record, senders
+from messaging.ledger.claim import LEASE
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
-from messaging.providers.base import Adapter
+from messaging.providers.base import Adapter, Answer, Verdict
 from messaging.rails import Channel, Rail
 
 log = logging.getLogger(__name__)
@@ -59,29 +64,84 @@ def sort_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, tria
     return step is Step.CONVICT
 
 
-def sort_senders(channel: Channel, rail: Rail, bound: Bound, why: Failure) -> dict[UUID, float | None]:
-    """A sender domain was refused. Returns the seconds that each send waits; None: due at once."""
+def sort_senders(channel: Channel, rail: Rail, bound: Bound, why: Failure, *, refusing: bool) -> Waiting | None:
+    """A sender domain was refused. Returns which sends wait for it; None: all are due again at once.
+
+    `refusing`: the circuit is open since everybody is refused. Then nobody is held for it. But who was refused together goes
+    apart all the same: a domain that is in order closes the circuit, and must not be refused with another one for ever.
+    """
     domain_of = senders.domains_of({s.content for s in bound.sends})
     domains = sorted(set(domain_of.values()))
     blasts = sorted({s.blast for s in bound.sends if s.blast is not None})
-    if len(domains) > 1:
+    if len(domains) > 1 or refusing:
         record.lock_for_return(blasts)
         # One that is known to be refused explains it: another worker found it, and this request had left already.
-        senders.forget()
-        known = senders.watched(channel)
-        held = [d for d in domains if d in known and known[d].left is not None]
-        if not held:
-            for half in halves(domains):
-                senders.suspect(channel, dict.fromkeys(half, new_id() if len(half) > 1 else None))
-        return {s.id: None for s in bound.sends}
+        if len(domains) > 1 and not senders.held(channel, domains):
+            for part in _thirds(domains):
+                senders.suspect(channel, dict.fromkeys(part, new_id() if len(part) > 1 else None))
+        return None
     (domain,) = domains
     lanes.lock([lane for lane in _lanes_of(bound) if lane.blast is not None])
-    seconds = senders.hold(channel, domain, why)
+    held = senders.hold(channel, domain, why, bound.id, trial=domain in bound.senders)
     for lane in _lanes_of(bound):
         if lane.blast is not None:
-            lanes.hold(channel, rail, lane, why, seconds)
-    log.error("sender_held", extra={"domain": domain, "code": why.code, "status": why.http_status, "seconds": seconds})
-    return {s.id: None if s.blast is not None else seconds for s in bound.sends}
+            lanes.hold(channel, rail, lane, why, held.seconds)
+    if held.new:
+        told = {"domain": domain, "code": why.code, "status": why.http_status, "seconds": held.seconds}
+        log.error("sender_held", extra=told)
+    return Waiting(held.hold, [s.id for s in bound.sends if s.blast is None])
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Single sends that wait for their domain."""
+
+    hold: int
+    sends: Sequence[UUID]
+
+
+def _thirds(domains: list[str]) -> list[list[str]]:
+    """The parts of a refused request that go together next. Three rather than two: it costs as many requests, of which fewer are
+    refused, and if all three are, it is nobody's domain (`Governor.settle`)."""
+    n = min(3, len(domains))
+    return [domains[i * len(domains) // n : (i + 1) * len(domains) // n] for i in range(n)]
+
+
+def evidence(channel: Channel, bound: Bound, answer: Answer, *, searched: bool) -> Refusal | None:
+    """For whom a request was refused, if none of them was known to be: three of them with nothing in common, in a row, and it is
+    nobody's fault but the provider's.
+
+    Contents: of one tenant only, and nobody was searching in them (`searched`). Senders: of whichever domains it held.
+    """
+    if answer.verdict is Verdict.REFUSED:
+        tenants = {send.tenant for send in bound.sends}
+        if searched or len(tenants) > 1:
+            return None
+        return Refusal(f"{answer.verdict}:{answer.code}", (str(tenants.pop()),))
+    if answer.verdict is not Verdict.SENDER_REFUSED or bound.replay:
+        return None
+    try:
+        domains = sorted(set(senders.domains_of({send.content for send in bound.sends}).values()))
+        known = senders.held(channel, domains)
+    except (OperationalError, InterfaceError) as error:
+        # The governor must hear of the answer all the same.
+        log.warning("senders_unread", extra={"batch": bound.id, "error": type(error).__name__})
+        return None
+    return None if known else Refusal(f"{answer.verdict}:{answer.code}", tuple(map(_short, domains)))
+
+
+def _short(domain: str) -> str:
+    return sha256(domain.encode()).hexdigest()[:12]
+
+
+def lift(channel: Channel, refused_for: float) -> None:
+    """Everybody was refused, for so many seconds, and that is over: what was learned of sender domains meanwhile is not true.
+
+    A refusal may have been written up to a lease before the governor's answer is acted upon.
+    """
+    with transaction.atomic():
+        holds = senders.lift(channel, refused_for + LEASE)
+    log.info("sender_holds_lifted", extra={"holds": holds})
 
 
 def passed(channel: Channel, rail: Rail, bound: Bound, apart: Sequence[LaneKey], *, trial: bool, suspects: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from core.ids import new_id
 from messaging.culprits import halves
@@ -32,8 +32,14 @@ _ATTEMPT = 2
 def counts_for_circuit(provider: str, bound: Bound, answer: Answer, *, apart: bool) -> bool:
     """Whether an answer that cannot be trusted says anything of the provider. Not of contents that are under suspicion (their
     lanes go apart, or they have been repeated before) while it accepts others."""
-    suspect = answer.verdict is Verdict.UNKNOWN and (apart or bound.attempts > _ATTEMPT)
-    return not (suspect and ledger.accepts_others(provider, bound.id))
+    if answer.verdict is not Verdict.UNKNOWN or not (apart or bound.attempts > _ATTEMPT):
+        return True
+    try:
+        return not ledger.accepts_others(provider, bound.id)
+    except (OperationalError, InterfaceError) as error:
+        # The governor must hear of the answer all the same.
+        log.warning("acceptances_unread", extra={"batch": bound.id, "error": type(error).__name__})
+        return True
 
 
 def note(provider: str, channel: Channel, rail: Rail, bound: Bound, answer: Answer) -> None:

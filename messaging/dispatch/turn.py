@@ -18,7 +18,7 @@ import redis
 from django.db import Error, OperationalError, close_old_connections, transaction
 
 from core import queues
-from core.governor import Event, Governor, Settled
+from core.governor import Event, Governor, Refusal, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
 from messaging.dispatch import refusals, stalls
@@ -246,13 +246,15 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
         unused=unused,
         back=_back(grant, () if gone_back else bound.sends),
         answer=answer,
-        refused=_refused_content(grant, bound, answer),
+        refused=refusals.evidence(line.channel, bound, answer, searched=grant.retry),
     )
     recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
     if recorded.accepted and not recorded.fenced_out:
         refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
     if recorded.state is BatchState.UNKNOWN:
         stalls.note(line.adapter.name, line.channel, line.rail, bound, answer)
+    if settled and settled.refused_for:
+        refusals.lift(line.channel, settled.refused_for)
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
@@ -277,15 +279,6 @@ def _record(
             close_old_connections()
             time.sleep(pause)
             pause = min(1.0, pause * 2)
-
-
-def _refused_content(grant: Grant, bound: Bound, answer: Answer) -> tuple[int, str] | None:
-    """(tenant, code) if the contents of one tenant were refused that nobody has suspected before: three of them in a row, and
-    it is not their contents."""
-    tenants = {send.tenant for send in bound.sends}
-    if answer.verdict is not Verdict.REFUSED or grant.retry or len(tenants) > 1:
-        return None
-    return tenants.pop(), answer.code or answer.verdict
 
 
 def _tell_if_late(line: Line, grant: Grant, started: float) -> None:
@@ -331,7 +324,7 @@ def _settle(
     unused: bool = False,
     back: Sequence[tuple[int, int, float]] = (),
     answer: Answer | None = None,
-    refused: tuple[int, str] | None = None,
+    refused: Refusal | None = None,
 ) -> Settled | None:
     """Report to the governor. With Redis away there is nobody to report to; the answer must be recorded all the same."""
     hint = (answer.limit if answer else None) or LimitHint(None, None, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.db import transaction
@@ -19,6 +19,8 @@ from messaging.ledger.lanes import FIRST_HOLD, LONGEST_HOLD
 from messaging.ledger.record import Failure
 from messaging.rails import Channel
 
+#: Seconds after which a send that waits for a held domain is looked at again whatever its hold says. Nothing needs it.
+LOOK_AGAIN = 3600.0
 #: Seconds for which a process believes what it has read. Until then it may send for a domain that is held elsewhere, which
 #: costs a request that is refused.
 TTL = 1.0
@@ -28,6 +30,7 @@ TTL = 1.0
 class Watched:
     """`left`: seconds until one send may try again; None: a suspect, which goes with its `group` or alone."""
 
+    hold: int  # the row
     domain: str
     left: float | None
     group: str
@@ -53,10 +56,7 @@ def watched(channel: Channel) -> dict[str, Watched]:
         with _lock:
             _cache[channel] = found
     age = time.monotonic() - found.at
-    return {
-        row.domain: Watched(row.domain, row.left if row.left is None else row.left - age, row.group, row.why)
-        for row in found.rows
-    }
+    return {row.domain: replace(row, left=None if row.left is None else row.left - age) for row in found.rows}
 
 
 def forget() -> None:
@@ -68,20 +68,27 @@ def forget() -> None:
 def _read(channel: Channel) -> list[Watched]:
     with ledger_cursor() as sql:
         rows = sql.all(
-            "SELECT domain, extract(epoch FROM held_until - clock_timestamp())::float8, coalesce(party::text, domain),"
+            "SELECT id, domain, extract(epoch FROM held_until - clock_timestamp())::float8, coalesce(party::text, domain),"
             " hold_code, hold_detail FROM messaging_sender_holds WHERE channel = %(channel)s",
             {"channel": channel},
         )
-    return [Watched(domain, left, group, Failure(code, detail)) for domain, left, group, code, detail in rows]
+    return [Watched(pk, domain, left, group, Failure(code, detail)) for pk, domain, left, group, code, detail in rows]
+
+
+def held(channel: Channel, domains: Collection[str]) -> bool:
+    """Whether one of these domains is known to be refused: that explains a refusal of all of them."""
+    forget()
+    known = watched(channel)
+    return any(d in known and known[d].left is not None for d in domains)
 
 
 def domains_of(contents: Collection[int]) -> dict[int, str]:
-    """The sender domain of each content."""
+    """The sender domain of each content; "" of one that is missing."""
     with ledger_cursor() as sql:
         rows = sql.all(
             "SELECT id, from_domain FROM messaging_contents WHERE id = ANY (%(ids)s::bigint[])", {"ids": list(contents)}
         )
-    return dict(rows)
+    return dict.fromkeys(contents, "") | dict(rows)
 
 
 def suspect(channel: Channel, parties: Mapping[str, UUID | None]) -> None:
@@ -94,42 +101,87 @@ def suspect(channel: Channel, parties: Mapping[str, UUID | None]) -> None:
             "INSERT INTO messaging_sender_holds (channel, domain, party, hold_code, hold_detail, hold_seconds)"
             " SELECT %(channel)s, d.domain, d.party, '', '', 0"
             " FROM unnest(%(domains)s::text[], %(parties)s::uuid[]) AS d (domain, party) ORDER BY d.domain"
-            " ON CONFLICT (channel, domain) DO UPDATE SET party = excluded.party",
+            " ON CONFLICT (channel, domain) DO UPDATE SET party = excluded.party, written_at = clock_timestamp()",
             {"channel": channel, "domains": list(parties), "parties": list(parties.values())},
         )
     transaction.on_commit(forget)
 
 
+# Only the answer to its trial makes a hold longer. Others were under way when it began, or left before their process knew of it.
 _HOLD = """
-INSERT INTO messaging_sender_holds AS h (channel, domain, hold_code, hold_detail, hold_seconds, held_until)
+INSERT INTO messaging_sender_holds AS h (channel, domain, hold_code, hold_detail, hold_seconds, held_until, written_at)
 VALUES (%(channel)s, %(domain)s, %(code)s, %(detail)s, %(first)s,
-        clock_timestamp() + %(first)s * interval '1 second')
+        clock_timestamp() + %(first)s * interval '1 second', clock_timestamp())
 ON CONFLICT (channel, domain) DO UPDATE
-SET party = NULL, hold_code = excluded.hold_code, hold_detail = excluded.hold_detail,
+SET party = NULL, hold_code = excluded.hold_code, hold_detail = excluded.hold_detail, written_at = clock_timestamp(),
     hold_seconds = least(%(longest)s, greatest(%(first)s, 2 * h.hold_seconds)),
     held_until = clock_timestamp() + least(%(longest)s, greatest(%(first)s, 2 * h.hold_seconds)) * interval '1 second'
-RETURNING hold_seconds
+WHERE h.hold_code = ''
+   OR (%(trial)s AND h.written_at <= (SELECT created_at FROM messaging_batches WHERE id = %(batch)s))
+RETURNING id, hold_seconds::float8, true
+"""
+_HELD = """
+SELECT id, greatest(0, extract(epoch FROM held_until - clock_timestamp()))::float8, false
+FROM messaging_sender_holds WHERE channel = %(channel)s AND domain = %(domain)s
 """
 
 
-def hold(channel: Channel, domain: str, why: Failure) -> float:
-    """The provider refuses this domain. Returns the seconds until one send tries again: 10, then twice as long, at most
-    10 minutes."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`seconds` until one send tries again. `new`: this refusal began the hold, or made it longer."""
+
+    hold: int
+    seconds: float
+    new: bool
+
+
+def hold(channel: Channel, domain: str, why: Failure, batch: UUID, *, trial: bool) -> Held:
+    """The provider refuses this domain: 10 s at first; after each refused trial twice as long, 10 minutes at most.
+
+    `batch` was refused; `trial`: it tried the domain, or a suspect, and held nothing else.
+    """
+    parameters = {
+        "channel": channel,
+        "domain": domain,
+        "code": why.code or "refused",
+        "detail": why.detail,
+        "first": FIRST_HOLD,
+        "longest": LONGEST_HOLD,
+        "batch": batch,
+        "trial": trial,
+    }
     with ledger_cursor() as sql:
-        row = sql.one(
-            _HOLD,
-            {
-                "channel": channel,
-                "domain": domain,
-                "code": why.code or "refused",
-                "detail": why.detail,
-                "first": FIRST_HOLD,
-                "longest": LONGEST_HOLD,
-            },
-        )
+        row = sql.one(_HOLD, parameters) or sql.one(_HELD, parameters)
     transaction.on_commit(forget)
     assert row is not None
-    return float(row[0])
+    return Held(*row)
+
+
+# As in `record.give_back`; single sends have no blast that could be cancelled.
+_SET_ASIDE = """
+UPDATE messaging_sends s
+SET status = CASE WHEN s.expires_at <= clock_timestamp() THEN 'expired' ELSE 'scheduled' END,
+    not_before = clock_timestamp() + %(look_again)s * interval '1 second', held_by = %(hold)s,
+    error_code = %(code)s, error_detail = %(detail)s
+WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'sending'
+"""
+
+
+def set_aside(batch: UUID, hold: int, sends: Collection[UUID], why: Failure) -> None:
+    """These single sends wait for as long as their domain is held: the clock wakes them (`clock.steps.wake_held`)."""
+    if sends:
+        with ledger_cursor() as sql:
+            sql.run(
+                _SET_ASIDE,
+                {
+                    "batch": batch,
+                    "hold": hold,
+                    "ids": list(sends),
+                    "code": why.code,
+                    "detail": why.detail,
+                    "look_again": LOOK_AGAIN,
+                },
+            )
 
 
 def may_try(channel: Channel, domain: str) -> bool:
@@ -145,7 +197,7 @@ def may_try(channel: Channel, domain: str) -> bool:
     return won == 1
 
 
-# Blasts that waited for the domain have their trial now; single sends come back at the end of their wait.
+# Blasts that waited for the domain have their trial now; single sends are the clock's.
 _WAKE = """
 UPDATE messaging_blasts SET held_until = clock_timestamp() WHERE id = ANY (ARRAY (
     SELECT b.id FROM messaging_blasts b JOIN messaging_contents c ON c.id = b.content_id
@@ -166,3 +218,24 @@ def clear(channel: Channel, domains: Collection[str]) -> None:
             parameters,
         )
     transaction.on_commit(forget)
+
+
+_WRITTEN = "channel = %(channel)s AND written_at > clock_timestamp() - %(seconds)s * interval '1 second'"
+
+
+def lift(channel: Channel, seconds: float) -> int:
+    """What was written of sender domains in the last `seconds` was the provider's own trouble: suspects are like any other again,
+    and what is held is tried at once. Returns how many holds that were. In a transaction of its own."""
+    parameters: dict[str, object] = {"channel": channel, "seconds": seconds}
+    with ledger_cursor() as sql:
+        rows = sql.all(f"SELECT domain FROM messaging_sender_holds WHERE {_WRITTEN} AND hold_code <> ''", parameters)
+        parameters["domains"] = [row[0] for row in rows]
+        sql.run(_WAKE, parameters)
+        sql.run(
+            "UPDATE messaging_sender_holds SET held_until = clock_timestamp() WHERE channel = %(channel)s"
+            " AND domain = ANY (%(domains)s::text[]) AND held_until > clock_timestamp()",
+            parameters,
+        )
+        sql.run(f"DELETE FROM messaging_sender_holds WHERE {_WRITTEN} AND hold_code = ''", parameters)
+    transaction.on_commit(forget)
+    return len(rows)

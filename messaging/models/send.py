@@ -44,6 +44,7 @@ class Send(models.Model):
     # apart from other sends, from 2 on alone, and 3 is the end (`ledger.preparing`).
     mishaps = models.SmallIntegerField(db_default=0)
     held_since = models.DateTimeField(null=True)  # it cannot be opened here: since when
+    held_by = models.BigIntegerField(null=True)  # scheduled: the sender hold that it waits for, instead of `not_before`
     batch_id = models.UUIDField(null=True)  # the batch that holds it, or the last that did
     provider_id = models.CharField(max_length=128, null=True)
     error_code = models.CharField(max_length=64, null=True)
@@ -93,6 +94,11 @@ class Send(models.Model):
             ),
             models.Index(
                 name="messaging_sends_wake", fields=["priority", "not_before"], condition=Q(status="scheduled")
+            ),
+            models.Index(
+                name="messaging_sends_held",
+                fields=["held_by", "priority", "id"],
+                condition=Q(status="scheduled", held_by__isnull=False),
             ),
             models.Index(
                 name="messaging_sends_expiry",

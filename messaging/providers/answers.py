@@ -35,8 +35,9 @@ def verdict_of(status: int) -> Verdict:
         return Verdict.SENDER_REFUSED
     if status == 429:
         return Verdict.RATE_LIMITED
-    # 408 and 409 may speak of a request that is being worked on.
-    if 400 <= status < 500 and status not in (408, 409):
+    if status == 409:  # a conflict with what the provider has of us already
+        return Verdict.IN_PROGRESS
+    if 400 <= status < 500 and status != 408:  # 408 may speak of a request that is being worked on
         return Verdict.REFUSED
     return Verdict.UNKNOWN
 

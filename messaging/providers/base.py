@@ -35,6 +35,7 @@ class Verdict(StrEnum):
     CREDENTIAL = "credential"  # not processed; the key is missing, wrong or suspended
     SENDER_REFUSED = "sender_refused"  # not processed; the `from` domain (or account) may not send this
     REFUSED = "refused"  # not processed; the request as a whole is not acceptable, no item is named
+    IN_PROGRESS = "in_progress"  # it has this request in hand, or one that stands in its way: ask again later
     KEY_CONFLICT = "key_conflict"  # the idempotency key was used with other bytes: that original WAS accepted
     NOT_SENT = "not_sent"  # no byte of the request left this machine
     UNKNOWN = "unknown"  # it may or may not have been processed

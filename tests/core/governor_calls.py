@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from core.governor import Bucket, Decision, Event, Governor, Limits, Settled, Want
+from core.governor import Bucket, Decision, Event, Governor, Limits, Refusal, Settled, Want
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Settle:
     epoch: int = -1
     unused: bool = False
     retry: bool = False
-    refused: tuple[int, str] | None = None
+    refused: Refusal | None = None
     back: tuple[tuple[int, int, float], ...] = ()
     retry_after: float | None = None
     remaining: int | None = None

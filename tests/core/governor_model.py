@@ -79,7 +79,9 @@ class Model:
     epoch: int = 0
     spent: int = 0
     run: tuple[str, ...] = ()
-    refused: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rail → code, tenants
+    refused: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rail → code, sets of names
+    refused_at: dict[str, float] = field(default_factory=dict)  # rail → time of the first of them
+    refusing_from: float = 0.0
     circuit: str = ""
     circuit_rail: str = ""
     opened: float = 0.0
@@ -231,19 +233,23 @@ class Model:
         self.forget(now)
         if self.flights.pop(call.grant, None) is not None:
             self.give_back(call, now)
-        closes = self.closes(call)
+        closes, since = self.closes(call), 0.0
         if closes:
-            self.turn_circuit("")
-        opens = self.opens(call)
+            since = max(0.000_001, now - self.refusing_from) if self.circuit == "refusing" else 0.0
+            self.turn_circuit("", self.circuit_rail)
+        opens, wide = self.opens(call), not call.marketing or self.circuit_for(call.rail) != ""
         self.count(call, now, jitter)
         if opens:
-            self.turn_circuit(opens, "marketing" if opens == "refusing" and call.marketing else "")
+            first = self.refused_at.get(call.rail, 0.0)
+            self.turn_circuit(opens, "" if wide or opens != "refusing" else call.rail)
             self.opened, self.probe_at = now, fixed(now + 0.5 + jitter / 2)
+            self.refusing_from = first if opens == "refusing" else 0.0
         elif self.circuit and self.permit == call.grant:
             self.permit, self.permit_until = "", 0.0
             if call.event != Event.NONE:
                 self.probe_n += 1
-                self.probe_at = fixed(now + min(15.0, 2.0**self.probe_n) * (1 + jitter) / 2)
+                longest = 2.0 if self.circuit == "refusing" else 15.0
+                self.probe_at = fixed(now + min(longest, 2.0**self.probe_n) * (1 + jitter) / 2)
         if call.remaining is not None and not call.stops:
             free = max(0, call.remaining - len(self.flights))
             level = self.global_level(call.limits.request, now)
@@ -252,7 +258,7 @@ class Model:
             elif level > free:
                 late = HEADER_SLACK * call.limits.request.refill
                 self.level = Level(fixed(max(free, level - late)), now)
-        return Settled(self.circuit_for(call.rail), bool(opens), closes, max(0.0, self.blocked - now))
+        return Settled(self.circuit_for(call.rail), bool(opens), closes, max(0.0, self.blocked - now), since)
 
     def late(self, seconds: float, bucket: Bucket, now: float) -> None:
         self.forget(now)
@@ -273,35 +279,53 @@ class Model:
             if level := self.tenants.get(tenant):
                 self.tenants[tenant] = replace(level, tokens=min(capacity, level.tokens + sends))
 
-    def turn_circuit(self, reason: str, rail: str = "") -> None:
-        self.circuit, self.circuit_rail, self.run, self.refused = reason, rail, (), {}
+    def turn_circuit(self, reason: str, rail: str) -> None:
+        """Open it for `rail` (both: ""), or close the one that was."""
+        self.circuit, self.circuit_rail, self.run = reason, rail if reason else "", ()
         self.permit, self.probe_next, self.probe_last = "", "", ""
-        self.opened, self.probe_at, self.probe_n, self.permit_until = 0.0, 0.0, 0, 0.0
+        self.opened, self.probe_at, self.probe_n, self.permit_until, self.refusing_from = 0.0, 0.0, 0, 0.0, 0.0
+        self.forget_refusals(rail)
+
+    def forget_refusals(self, rail: str) -> None:
+        for kept in (self.refused, self.refused_at):
+            for name in [name for name in kept if rail in ("", name)]:
+                del kept[name]
 
     def opens(self, call: Settle) -> str:
-        """A circuit that is open for one rail may still open for both."""
+        """A circuit that is open for one rail may still open for both, and one that is open for another reason as `refusing`."""
         wide = self.circuit and not self.circuit_rail
         if call.event == Event.FAILED:
             return "unreachable" if not wide and len({*self.run, call.batch}) == 3 else ""
-        if call.event == Event.REFUSED and call.refused and not self.circuit_for(call.rail):
+        if self.counts_refusal(call):
             return "refusing" if len(self.refusals(call)) == 4 else ""
         return "credential" if call.event == Event.CREDENTIAL and not wide else ""
 
+    def counts_refusal(self, call: Settle) -> bool:
+        heard = call.event in (Event.REFUSED, Event.FORBIDDEN)
+        return heard and call.refused is not None and self.circuit_for(call.rail) != "refusing"
+
     def refusals(self, call: Settle) -> tuple[str, ...]:
-        """The run of refusals of this rail with this one: its code, then the tenants."""
+        """The run of refusals of this rail with this one: its code, then sets of names that have none in common."""
         assert call.refused
-        tenant, code = str(call.refused[0]), call.refused[1]
-        run = self.refused.get(call.rail, ())
-        if run[:1] != (code,):
-            return (code, tenant)
-        return run if tenant in run[1:] else (*run, tenant)
+        code, names = call.refused.code, call.refused.names
+        kept = self.refused.get(call.rail, ("",))
+        if kept[0] != code:
+            return (code, ",".join(names))
+        sets = [set(text.split(",")) for text in kept[1:]]
+        if all(among.isdisjoint(names) for among in sets):
+            return (*kept, ",".join(names))
+        narrowed = [
+            ",".join(names) if among >= set(names) else text for among, text in zip(sets, kept[1:], strict=True)
+        ]
+        return (code, *narrowed)
 
     def closes(self, call: Settle) -> bool:
-        if call.stops:
-            return self.circuit == "unreachable"
-        if call.event == Event.REFUSED:
-            return self.circuit not in ("", "refusing")
-        return self.circuit != "" and call.event in (Event.ACCEPTED, Event.ANSWERED)
+        """Only what proves something: that it can be reached, that it takes the key, that it takes anything."""
+        if call.event == Event.ACCEPTED:
+            return self.circuit_for(call.rail) != ""
+        if self.circuit == "unreachable":
+            return call.stops or call.event in (Event.REFUSED, Event.ANSWERED)
+        return self.circuit == "credential" and call.event == Event.ANSWERED
 
     def count(self, call: Settle, now: float, jitter: float) -> None:
         """What the event does to the run of failures, the strikes and the block."""
@@ -309,10 +333,14 @@ class Model:
             self.run = (*self.run, call.batch)
         if call.stops or call.event in (Event.ACCEPTED, Event.ANSWERED, Event.REFUSED):
             self.run = ()
-        if call.event == Event.REFUSED and call.refused and not self.circuit_for(call.rail):
-            self.refused = self.refused | {call.rail: self.refusals(call)}
+        if self.counts_refusal(call):
+            run = self.refusals(call)
+            if self.refused.get(call.rail, ("",))[0] != run[0]:
+                self.refused_at[call.rail] = fixed(now)
+            self.refused[call.rail] = run
         if call.event == Event.ACCEPTED:
-            self.strikes, self.refused = 0, {}
+            self.strikes = 0
+            self.forget_refusals(call.rail)
         if call.stops:
             self.strikes = max(1, self.strikes + (call.epoch == self.epoch))
             pause = min(60.0, 2.0 ** (self.strikes - 1)) * (1 + jitter) / 2

@@ -18,7 +18,10 @@ CLOCK = "redis.call('TIME')"
 assert SCRIPT.count(CLOCK) == 1, "the governor must read its clock in exactly one place"
 
 TEXTS = ("blocked_why", "circuit", "circuit_rail", "probe_next", "probe_last", "permit", "run")
-NUMBERS = ("mark", "q_mark", "blocked", "strikes", "epoch", "spent", "opened", "probe_at", "probe_n", "permit_until")
+NUMBERS = (
+    *("mark", "q_mark", "blocked", "strikes", "epoch", "spent"),
+    *("opened", "probe_at", "probe_n", "permit_until", "refusing_from"),
+)
 #: The last decimal that is kept, and what a double loses on a time since the epoch.
 NEAR = 0.000_002
 
@@ -123,7 +126,8 @@ def assert_same_state(governor: TimedGovernor, model: Model) -> None:
     _assert_same_level(state, "q_tokens", "q_at", model.quota)
     _assert_same_level(state, "r_tokens", "r_at", model.retries)
     for rail, name in (("transactional", "refused_t"), ("marketing", "refused_m")):
-        assert state.get(name, "") == ",".join(model.refused.get(rail, ())), name
+        assert state.get(name, "") == ";".join(model.refused.get(rail, ())), name
+        assert abs(float(state.get(f"{name}_at", 0)) - model.refused_at.get(rail, 0.0)) < NEAR, name
     cursors = {int(name.removeprefix("cursor:")): int(tenant) for name, tenant in state.items() if "cursor:" in name}
     assert cursors == model.cursors
     flights = governor.flights()

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from core.governor import Bucket, Decision, Event, Limits, Want
+from core.governor import Bucket, Decision, Event, Limits, Refusal, Want
 from tests.core.governor_calls import Acquire, Settle
 from tests.core.governor_model import Model
 from tests.core.governor_rig import NEAR, TimedGovernor, assert_same_state
@@ -38,7 +38,9 @@ RAILS = st.sampled_from(["transactional", "marketing"])
 #: Few batches, so that the same ones come again.
 BATCHES = st.sampled_from([f"batch-{n}" for n in range(4)])
 #: Failures are what takes several calls in a row to matter.
-EVENTS = st.sampled_from([Event.FAILED, Event.REFUSED, Event.REFUSED, *Event])
+EVENTS = st.sampled_from([Event.FAILED, Event.REFUSED, Event.FORBIDDEN, *Event])
+NAMES = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True).map(tuple)
+REFUSALS = st.builds(Refusal, st.sampled_from(["invalid", "invalid", "too_large"]), NAMES)
 STEPS = st.one_of(
     st.just(0),
     st.integers(1, 2_000),
@@ -129,7 +131,7 @@ class GovernorMachine(RuleBasedStateMachine):
         remaining=st.none() | st.integers(0, 12),
         jitter=st.floats(0, 1).map(lambda value: round(value, 3)),
         old_limits=st.booleans(),
-        refused=st.none() | st.tuples(st.integers(1, 4), st.sampled_from(["invalid", "invalid", "too_large"])),
+        refused=st.none() | REFUSALS,
     )
     def settle(
         self,
@@ -142,7 +144,7 @@ class GovernorMachine(RuleBasedStateMachine):
         remaining: int | None,
         jitter: float,
         old_limits: bool,
-        refused: tuple[int, str] | None,
+        refused: Refusal | None,
     ) -> None:
         call, decision = self.granted[which % len(self.granted)]
         back = tuple(
@@ -170,6 +172,7 @@ class GovernorMachine(RuleBasedStateMachine):
         actual, expected = settle.to(self.governor), self.model.settle(settle, self.governor.now, jitter)
         assert (actual.circuit, actual.opened, actual.closed) == (expected.circuit, expected.opened, expected.closed)
         assert abs(actual.blocked - expected.blocked) < NEAR
+        assert abs(actual.refused_for - expected.refused_for) < NEAR
         assert self.governor.reply[0] == int(in_flight)
 
     @rule(seconds=st.sampled_from([0.001, 0.05, 0.5, 60]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.governor import PERMIT_TTL, PROBE_GRACE, Bucket, Event, Limits, Settled
+from core.governor import PERMIT_TTL, PROBE_GRACE, Bucket, Event, Limits, Refusal, Settled
 from tests.core.governor_rig import TimedGovernor, about, want
 
 #: With the middle jitter, the first probe comes 0.75 s after opening.
@@ -44,7 +44,7 @@ def test_one_batch_that_fails_often_does_not(governor: TimedGovernor) -> None:
     assert fail(governor, "a", "a", "a", "b", "a", "b").circuit == ""
 
 
-@pytest.mark.parametrize("event", [Event.ACCEPTED, Event.ANSWERED, Event.RATE_LIMITED])
+@pytest.mark.parametrize("event", [Event.ACCEPTED, Event.ANSWERED, Event.REFUSED, Event.RATE_LIMITED])
 def test_any_answer_in_between_ends_the_run(governor: TimedGovernor, event: Event) -> None:
     fail(governor, "a", "b")
     governor.transactional()
@@ -202,8 +202,8 @@ def test_a_refused_key_does_not_start_an_outage_afresh(broken: TimedGovernor) ->
 # Closing
 
 
-@pytest.mark.parametrize("event", [Event.ACCEPTED, Event.ANSWERED, Event.RATE_LIMITED, Event.QUOTA])
-def test_any_answer_closes_an_unreachable_circuit(broken: TimedGovernor, event: Event) -> None:
+@pytest.mark.parametrize("event", [Event.ACCEPTED, Event.ANSWERED, Event.REFUSED, Event.RATE_LIMITED, Event.QUOTA])
+def test_an_answer_of_the_provider_closes_an_unreachable_circuit(broken: TimedGovernor, event: Event) -> None:
     broken.advance(FIRST_PROBE)
     broken.transactional()
     settled = broken.report(event, retry_after=1)
@@ -225,6 +225,8 @@ def test_a_late_acceptance_closes_it_without_a_probe(broken: TimedGovernor) -> N
         (Event.ACCEPTED, True),
         (Event.ANSWERED, True),
         (Event.RATE_LIMITED, False),  # a provider may count requests before it looks at the key
+        (Event.REFUSED, False),  # and may read the request before it does
+        (Event.FORBIDDEN, False),
         (Event.FAILED, False),
         (Event.CREDENTIAL, False),
     ],
@@ -243,10 +245,17 @@ def test_a_refused_key_is_in_order_again_when_the_provider_answers_for_it(
 # Contents that are refused
 
 
-def refuse(governor: TimedGovernor, *tenants: int, rail: str = "transactional", code: str = "invalid") -> Settled:
-    for tenant in tenants:
+def refuse(
+    governor: TimedGovernor,
+    *names: int | str,
+    rail: str = "transactional",
+    code: str = "invalid",
+    event: Event = Event.REFUSED,
+) -> Settled:
+    """Requests are refused, each for one of its names (`"a,b"`: of two)."""
+    for name in names:
         assert governor.ask(rail).granted
-        settled = governor.report(Event.REFUSED, rail=rail, refused=(tenant, code))
+        settled = governor.report(event, rail=rail, refused=Refusal(code, tuple(str(name).split(","))))
         governor.advance(0.1)
     return settled
 
@@ -266,13 +275,56 @@ def test_refusals_with_different_codes_are_the_contents_own(governor: TimedGover
     assert refuse(governor, 6).circuit == "refusing"
 
 
+@pytest.mark.parametrize("event", [Event.REFUSED, Event.FORBIDDEN])
 @pytest.mark.parametrize("rail", ["transactional", "marketing"])
-def test_an_acceptance_on_either_rail_between_refusals_keeps_it_closed(governor: TimedGovernor, rail: str) -> None:
-    refuse(governor, 1, 2)
+def test_an_acceptance_between_refusals_of_its_rail_keeps_it_closed(
+    governor: TimedGovernor, rail: str, event: Event
+) -> None:
+    refuse(governor, 1, 2, rail=rail, event=event)
     governor.ask(rail)
     governor.report(Event.ACCEPTED, rail=rail)
     governor.advance(0.1)
-    assert refuse(governor, 3, 4).circuit == ""
+    assert refuse(governor, 3, 4, rail=rail, event=event).circuit == ""
+
+
+@pytest.mark.parametrize(("rail", "other"), [("transactional", "marketing"), ("marketing", "transactional")])
+def test_an_acceptance_on_the_other_rail_says_nothing_of_this_one(
+    governor: TimedGovernor, rail: str, other: str
+) -> None:
+    """A code is accepted every quarter of a second: marketing's refusals would never be counted."""
+    for tenant in (1, 2, 3):
+        settled = refuse(governor, tenant, rail=rail)
+        governor.ask(other)
+        governor.report(Event.ACCEPTED, rail=other)
+        governor.advance(0.1)
+    assert settled.opened
+
+
+@pytest.mark.parametrize("event", [Event.ANSWERED, Event.RATE_LIMITED, Event.FAILED])
+def test_what_is_no_acceptance_does_not_end_the_run_of_refusals(governor: TimedGovernor, event: Event) -> None:
+    refuse(governor, 1, 2)
+    governor.transactional()
+    governor.report(event, retry_after=1)
+    governor.advance(1.1)
+    assert refuse(governor, 3).opened
+
+
+@pytest.mark.parametrize(
+    ("refused", "opens"),
+    [
+        (["a,b,c,d,e,f", "a,b", "c,d", "e,f"], True),
+        (["a,b,c,d", "a,b", "c,d", "a"], False),
+        (["a,b,c,d", "a,b", "c,d", "a", "b"], True),
+        (["a,b,c,d", "a,b", "a", "b", "a,b"], False),
+        (["a,b", "b,c", "c,d", "d,e"], False),
+        (["a,b", "b,c", "c,d", "e"], True),
+    ],
+)
+def test_refusals_count_as_different_if_they_have_no_name_in_common(
+    governor: TimedGovernor, refused: list[str], opens: bool
+) -> None:
+    """Which of its names a request was refused for is not known; two without one in common have two causes."""
+    assert refuse(governor, *refused, event=Event.FORBIDDEN).opened is opens
 
 
 def test_a_refusal_of_a_mixed_or_suspected_request_says_nothing(governor: TimedGovernor) -> None:
@@ -292,7 +344,11 @@ def test_marketing_contents_never_close_the_transactional_rail(governor: TimedGo
     governor.advance(0.1)
     assert governor.state()["circuit_rail"] == "marketing"
     governor.transactional()
-    assert governor.report(Event.ACCEPTED).closed, "the provider takes something"
+    settled = governor.report(Event.ACCEPTED)
+    assert not settled.closed, "it says nothing of what marketing sends"
+    governor.advance(1)
+    assert governor.marketing().probe
+    assert governor.report(Event.ACCEPTED, rail="marketing").closed
 
 
 def test_marketing_contents_and_codes_are_counted_apart(governor: TimedGovernor) -> None:
@@ -316,24 +372,66 @@ def test_marketing_probes_its_own_circuit_as_soon_as_it_may(governor: TimedGover
     assert wait(governor, "marketing") == about(FIRST_PROBE)
     governor.advance(FIRST_PROBE)
     assert governor.marketing().probe
-    settled = governor.report(Event.REFUSED, rail="marketing", refused=(4, "invalid"))
+    settled = governor.report(Event.REFUSED, rail="marketing", refused=Refusal("invalid", ("4",)))
     assert (settled.circuit, settled.closed) == ("refusing", False)
 
 
-@pytest.mark.parametrize(
-    ("event", "closes"), [(Event.ACCEPTED, True), (Event.REFUSED, False), (Event.RATE_LIMITED, False)]
-)
-def test_what_refuses_everybody_is_over_with_an_acceptance(governor: TimedGovernor, event: Event, closes: bool) -> None:
-    refuse(governor, 1, 2, 3)
+@pytest.mark.parametrize("event", list(Event))
+@pytest.mark.parametrize("opened_by", [Event.REFUSED, Event.FORBIDDEN])
+def test_what_refuses_everybody_is_over_with_an_acceptance_and_nothing_else(
+    governor: TimedGovernor, opened_by: Event, event: Event
+) -> None:
+    refuse(governor, 1, 2, 3, event=opened_by)
     governor.advance(FIRST_PROBE)
     assert governor.transactional().probe
-    assert governor.report(event, retry_after=1, refused=(9, "invalid")).closed is closes
+    settled = governor.report(event, retry_after=1, refused=Refusal("invalid", ("9",)))
+    assert settled.closed is (event is Event.ACCEPTED)
 
 
-def test_a_refusal_closes_a_circuit_that_was_open_because_nobody_answered(broken: TimedGovernor) -> None:
-    broken.advance(FIRST_PROBE)
-    broken.transactional()
-    assert broken.report(Event.REFUSED, refused=(1, "invalid")).closed
+@pytest.mark.parametrize("rail", ["transactional", "marketing"])
+def test_an_acceptance_on_either_rail_closes_what_is_open_for_both(governor: TimedGovernor, rail: str) -> None:
+    refuse(governor, 1, 2, 3, event=Event.FORBIDDEN)
+    assert governor.report(Event.ACCEPTED, rail=rail).closed
+
+
+def test_a_refused_sender_proves_nothing_of_a_provider_that_could_not_be_reached(broken: TimedGovernor) -> None:
+    """A proxy in front of it says 403 as well. What refuses three of them is another trouble, and is called that."""
+    for n, name in enumerate(("a", "b", "c")):
+        broken.advance(60)
+        assert broken.transactional().probe
+        settled = broken.report(Event.FORBIDDEN, refused=Refusal("invalid", (name,)))
+        assert (settled.circuit, settled.closed) == ("refusing" if n == 2 else "unreachable", False)
+    assert settled.opened
+
+
+def test_a_refused_sender_does_not_end_a_run_of_failures(governor: TimedGovernor) -> None:
+    fail(governor, "a", "b")
+    governor.transactional()
+    governor.report(Event.FORBIDDEN)
+    governor.advance(0.1)
+    assert fail(governor, "c").opened
+
+
+def test_who_closes_it_is_told_since_when_everybody_was_refused(governor: TimedGovernor) -> None:
+    """From the first of the refusals that opened it on: what was held for them is held no more."""
+    refuse(governor, "of-another-code", code="too_large")
+    refuse(governor, 1, 2, 3, event=Event.FORBIDDEN)
+    governor.advance(600)
+    assert governor.report(Event.ACCEPTED).refused_for == about(600.3)
+    fail(governor, "a", "b", "c")
+    settled = governor.report(Event.ACCEPTED)
+    assert (settled.closed, settled.refused_for) == (True, 0)
+
+
+def test_probes_of_what_refuses_everybody_are_two_seconds_apart_at_most(governor: TimedGovernor) -> None:
+    """It is quick to answer, and the codes of somebody who has not been refused yet wait for the next of them."""
+    governor.jitter = 1.0
+    refuse(governor, 1, 2, 3)
+    for _ in range(6):
+        governor.advance(60)
+        assert governor.transactional().probe
+        governor.report(Event.REFUSED)
+        assert wait(governor) == about(2 + PROBE_GRACE)
 
 
 # Probes of providers that cannot be asked, and repetitions

@@ -33,6 +33,7 @@ from tests.devtools.sandbox_client import (
         ("429", (429, "rate_limit_exceeded"), 0),
         ("500", (500, "application_error"), 1),
         ("503", (503, "service_unavailable"), 1),
+        ("403_account", (403, "validation_error"), 1),
         ("422", (422, "validation_error"), 1),
         ("concurrent_409", (409, "concurrent_idempotent_requests"), 1),
     ],
@@ -45,7 +46,7 @@ def test_a_refusal(sandbox: Sandbox, kind: str, expected: tuple[int, str], count
     assert send(sandbox, key="k").status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["401", "403_key", "429", "500", "503", "422", "concurrent_409"])
+@pytest.mark.parametrize("kind", ["401", "403_key", "403_account", "429", "500", "503", "422", "concurrent_409"])
 def test_a_refusal_may_have_another_name(sandbox: Sandbox, kind: str) -> None:
     sandbox.fault(kind, name="new_name", message="Something new.")
     answer = send(sandbox)
@@ -233,7 +234,7 @@ def test_a_list_is_set_whole_or_not_at_all(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ({"fault": "502"}, "Unknown fault '502'. Known: 401, 403_domain, 403_key,"),
+        ({"fault": "502"}, "Unknown fault '502'. Known: 401, 403_account, 403_domain, 403_key,"),
         ({"count": 1}, "Unknown fault None"),
         ("500", "A fault is an object"),
         ({"fault": "500", "retry_after": 1}, "Fault 500 has no field 'retry_after'. It has: accept, count"),

@@ -17,10 +17,11 @@ from core.models import ProcessedJob
 from messaging.clock import run_once, steps
 from messaging.clock.tickets import re_ticket
 from messaging.lanes import cancel_blast, pause_blast
-from messaging.models import Blast, IdempotencyKey, Send
+from messaging.models import Blast, IdempotencyKey, Send, SenderHold
 from messaging.rails import Channel, Rail, queue_name
 from messaging.submission import submit
 from tests.factories import insert_raw, make_blast, make_tenant, request, statuses, submit_some
+from tests.messaging.ledger.plans import generic_plan
 from tests.rig import seed_buckets
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -223,3 +224,85 @@ def test_an_idle_beat_costs_a_bounded_number_of_statements(redis: Redis) -> None
     before = redis.info("stats")["total_commands_processed"]
     run_once(1)
     assert redis.info("stats")["total_commands_processed"] - before <= 8
+
+
+# ------------------------------------------------------------------------------------------------------ sender domains
+
+
+def _hold(domain: str, *, code: str = "refused", until: Any = None, written_at: Any = None) -> SenderHold:
+    hold = SenderHold.objects.create(channel="email", domain=domain, hold_code=code, hold_seconds=10, held_until=until)
+    SenderHold.objects.filter(pk=hold.pk).update(written_at=written_at or timezone.now())
+    return hold
+
+
+def _held_by(hold: int, count: int, **values: Any) -> None:
+    ids = [s.id for s in submit_some(make_tenant(), count, **values)]
+    Send.objects.filter(pk__in=ids).update(status="scheduled", not_before=_soon(), held_by=hold)
+
+
+def test_single_sends_wait_for_as_long_as_their_domain_is_held() -> None:
+    held, ended = _hold("held.org", until=_soon()), _hold("ended.org", until=_past())
+    suspected = _hold("suspected.org", code="")
+    for hold in (held.pk, ended.pk, suspected.pk, suspected.pk + 1):
+        _held_by(hold, 3)
+    assert steps.wake_held() == 1 + 3 + 3
+    assert statuses(held_by=held.pk) == {"scheduled": 3}
+    assert statuses(held_by=ended.pk) == {"scheduled": 2}, "one of them tries"
+    assert statuses(held_by=None) == {"queued": 7}
+    assert steps.wake() == 0
+
+
+def test_the_first_to_try_a_domain_again_is_a_login_code() -> None:
+    ended = _hold("ended.org", until=_past())
+    _held_by(ended.pk, 2, category="product")
+    _held_by(ended.pk, 1)
+    steps.wake_held()
+    assert Send.objects.get(status="queued").category == "transactional"
+
+
+def test_what_has_run_out_while_its_domain_was_held_expires() -> None:
+    _held_by(1, 2, expires_at=_soon())
+    Send.objects.update(expires_at=_past())
+    assert (steps.wake_held(), statuses()) == (2, {"expired": 2})
+
+
+def test_waking_what_was_held_is_bounded_and_no_domain_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "LIMIT", 5)
+    monkeypatch.setattr(steps, "_HELD", 3)
+    _held_by(1, 4)
+    _held_by(2, 4)
+    assert steps.wake_held() == 5
+    assert sorted(Send.objects.filter(held_by=hold).count() for hold in (1, 2)) == [1, 2]
+    assert [steps.wake_held(), steps.wake_held()] == [3, 0]
+
+
+def test_holds_that_nobody_asks_about_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    long_ago = timezone.now() - timedelta(days=1, minutes=1)
+    for n in range(2):
+        _hold(f"suspected-{n}.org", code="", written_at=long_ago)
+        _hold(f"ended-{n}.org", until=long_ago, written_at=long_ago)
+    _hold("suspected.org", code="")
+    _hold("ended.org", until=_past(), written_at=long_ago)
+    _hold("held.org", until=_soon(), written_at=long_ago)
+    monkeypatch.setattr(steps, "LIMIT", 3)
+    assert [run_once().moved["prune_holds"] for _ in range(3)] == [3, 1, 0]
+    assert set(SenderHold.objects.values_list("domain", flat=True)) == {"suspected.org", "ended.org", "held.org"}
+
+
+def test_waking_reads_no_send_that_goes_on_waiting() -> None:
+    """Twenty domains with a thousand sends each; one is held no more, one is to be tried. All others cost a look at the index."""
+    holds = [_hold(f"{n}.org", until=_soon()).pk for n in range(20)]
+    insert_raw(make_tenant(), 20_000, category="product")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH n AS (SELECT id, row_number() OVER () AS n FROM messaging_sends) UPDATE messaging_sends s"
+            " SET status = 'scheduled', not_before = %s, held_by = (%s::bigint[])[1 + n.n %% 20] FROM n WHERE n.id = s.id",
+            [_soon(), holds],
+        )
+        cursor.execute("VACUUM ANALYZE messaging_sends")
+    SenderHold.objects.filter(pk=holds[7]).delete()
+    SenderHold.objects.filter(pk=holds[9]).update(held_until=_past())
+    plan = generic_plan(steps._WAKE_HELD, {"limit": 5_000, "few": 10})
+    assert plan.offences() == []
+    assert plan.buffers < 1_000
+    assert statuses() == {"queued": 11, "scheduled": 19_989}

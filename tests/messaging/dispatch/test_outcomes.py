@@ -38,10 +38,12 @@ def test_what_an_answer_says_of_the_provider_does_not_depend_on_what_becomes_of_
         Verdict.RATE_LIMITED: Event.RATE_LIMITED,
         Verdict.QUOTA: Event.QUOTA,
         Verdict.CREDENTIAL: Event.CREDENTIAL,
-        # It is there and in order, and refuses.
+        # It is there, and refuses.
         Verdict.REFUSED: Event.REFUSED,
-        Verdict.SENDER_REFUSED: Event.REFUSED,
-        # It is there.
+        # It, or something in front of it, refuses.
+        Verdict.SENDER_REFUSED: Event.FORBIDDEN,
+        # It is there, and takes the key.
+        Verdict.IN_PROGRESS: Event.ANSWERED,
         Verdict.MISCOUNTED: Event.ANSWERED,
         Verdict.KEY_CONFLICT: Event.ANSWERED,
         Verdict.NOT_FOUND: Event.ANSWERED,
@@ -193,7 +195,7 @@ def test_three_batches_not_sent_in_a_row_open_the_circuit_and_then_no_attempt_co
         ("500", True),
         ("drop_before", True),
         ("cut_body", True),
-        ("concurrent_409", True),
+        ("concurrent_409", False),
         ("too_few_ids", False),
         ("429", False),
         ("422", False),

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.utils import timezone
 
 from core.ids import new_id
 from core.models import DeadLetter, Tenant
+from messaging.clock import run_once
 from messaging.dispatch import by_sender, refusals, turn
 from messaging.dispatch.answer import Recorded
 from messaging.dispatch.batch import Bound
@@ -54,7 +56,7 @@ def _end_holds() -> None:
     """As if all holds, of lanes, blasts and senders, ended now."""
     for model in (TenantLane, Blast, SenderHold):
         model.objects.exclude(hold_code="").update(held_until=timezone.now())
-    Send.objects.filter(status="scheduled").update(status="queued")
+    Send.objects.filter(status="scheduled").update(status="queued", held_by=None)
     senders.forget()
 
 
@@ -167,11 +169,14 @@ def test_a_lane_goes_on_as_soon_as_its_content_is_accepted(rig: Rig) -> None:
     assert (statuses(), blast.isolated, blast.hold_code) == ({"sent": 150}, False, "")
 
 
-def _together(rig: Rig, count: int) -> list[Callable[[], Recorded]]:
-    """So many batches, granted and claimed at the same time. Called, each makes its request."""
-    line = turn.Line(adapters()[Channel.EMAIL], rig.governor, Channel.EMAIL, MARKETING)
+def _together(
+    rig: Rig, count: int, rail: Rail = MARKETING, before: Callable[[], object] = lambda: None
+) -> list[Callable[[], Recorded]]:
+    """So many batches, granted and claimed at the same time, `before` before each. Called, each makes its request."""
+    line = turn.Line(adapters()[Channel.EMAIL], rig.governor, Channel.EMAIL, rail)
     requests: list[Callable[[], Recorded]] = []
     for _ in range(count):
+        before()
         grant = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         assert isinstance(grant, Grant)
         bound = prepare(line, grant)
@@ -490,6 +495,225 @@ def test_holds_of_a_domain_begin_short_and_double(rig: Rig) -> None:
         lengths.append(SenderHold.objects.get().hold_seconds)
         _end_holds()
     assert lengths == [10, 20, 40, 80, 160, 320, 600, 600]
+
+
+def test_refusals_that_were_under_way_when_a_hold_began_do_not_lengthen_it(rig: Rig) -> None:
+    tenant = make_tenant("a")
+    rig.sandbox.fault("403_domain", domain="a.org")
+    for ask in _together(rig, 6, Rail.TRANSACTIONAL, before=lambda: submit_some(tenant, 1)):
+        ask()
+    assert SenderHold.objects.get().hold_seconds == 10
+    assert statuses() == {"scheduled": 6}
+
+
+def test_only_its_trial_lengthens_a_hold(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not heard of the hold yet sends for the domain once more."""
+    tenant = make_tenant("a")
+    rig.sandbox.fault("403_domain", domain="a.org")
+    submit_some(tenant, 1)
+    rig.turn()
+    with monkeypatch.context() as unheard:
+        unheard.setattr(senders, "watched", lambda channel: {})
+        submit_some(tenant, 1)
+        rig.turn()
+    assert (_requests(rig), SenderHold.objects.get().hold_seconds) == (2, 10)
+    _end_holds()
+    rig.turn()
+    assert (_requests(rig), SenderHold.objects.get().hold_seconds) == (3, 20)
+
+
+@pytest.mark.parametrize("held_for", [10, 600])
+def test_single_sends_of_a_domain_that_is_accepted_again_are_due_with_the_next_beat(rig: Rig, held_for: int) -> None:
+    tenant = make_tenant("a")
+    rig.sandbox.fault("403_domain", domain="a.org")
+    submit_some(tenant, 250)
+    rig.drain()
+    SenderHold.objects.update(hold_seconds=held_for)
+    submit_some(tenant, 1)
+    rig.drain()
+    assert (statuses(), run_once().moved["wake_held"]) == ({"scheduled": 251}, 0)
+    rig.sandbox.clear_faults()
+    SenderHold.objects.update(held_until=timezone.now())
+    assert run_once().moved["wake_held"] == 1, "the trial; the others are not moved to and fro for it"
+    senders.forget()
+    assert len(rig.drain()) == 1
+    assert (statuses(), SenderHold.objects.count()) == ({"sent": 1, "scheduled": 250}, 0)
+    assert run_once().moved["wake_held"] == 250
+    rig.drain()
+    assert statuses() == {"sent": 251}
+    assert _requests(rig) == 1 + 1 + 3
+
+
+def test_a_trial_that_nobody_claims_does_not_keep_the_others_waiting(rig: Rig) -> None:
+    """The oldest send of the domain is another tenant's, who is inactive meanwhile."""
+    gone, tenant = make_tenant("gone"), make_tenant("a")
+    SenderDomain.objects.create(tenant=gone, domain="a.org")
+    rig.sandbox.fault("403_domain", domain="a.org")
+    submit_some(gone, 1, from_="x@a.org")
+    submit_some(tenant, 3)
+    rig.drain()
+    Tenant.objects.filter(pk=gone.pk).update(active=False)
+    rig.sandbox.clear_faults()
+    SenderHold.objects.update(held_until=timezone.now())
+    for _ in range(3):
+        run_once()
+        senders.forget()
+        rig.drain()
+    assert (statuses(tenant=tenant), statuses(tenant=gone)) == ({"sent": 3}, {"queued": 1})
+
+
+# ----------------------------------------------------------------------------------------------- an account that is refused
+
+
+@pytest.mark.parametrize("rail", list(Rail))
+def test_an_account_that_is_refused_is_found_out_in_four_requests_and_leaves_no_trace(rig: Rig, rail: Rail) -> None:
+    """Forty tenants with a domain each: all of them, and three times a third of them."""
+    category = "marketing" if rail is MARKETING else "transactional"
+    tenants = [make_tenant() for _ in range(40)]
+    for tenant in tenants:
+        submit_some(tenant, 1, category=category)
+    rig.sandbox.fault("403_account")
+    while not rig.circuit():
+        assert rig.turn(rail) is not None
+    assert (rig.circuit(), _requests(rig), SenderHold.objects.exclude(hold_code="").count()) == ("refusing", 4, 0)
+    for _ in range(12):
+        rig.unblock()
+        rig.turn(rail)
+    assert _requests(rig) == 4 + 12, "one probe at a time"
+    assert (statuses(), SenderHold.objects.exclude(hold_code="").count()) == ({"queued": 40}, 0)
+    assert not TenantLane.objects.exclude(hold_code="").exists()
+    rig.sandbox.clear_faults()
+    rig.unblock()
+    rig.drain(rail)
+    assert (statuses(), rig.circuit(), SenderHold.objects.count()) == ({"sent": 40}, "", 0)
+    for tenant in tenants:
+        submit_some(tenant, 1, category=category)
+    before = _requests(rig)
+    rig.drain(rail)
+    assert (statuses(), _requests(rig)) == ({"sent": 80}, before + 1)
+    assert rig.governor.spent() == _requests(rig)
+    assert (DeadLetter.objects.count(), set(Send.objects.values_list("attempts", flat=True))) == (0, {1})
+
+
+def test_what_was_held_before_an_account_was_found_to_be_refused_is_tried_as_soon_as_it_is_over(rig: Rig) -> None:
+    """One code after the other: two domains are held when the third opens the circuit; those under way are not held any more."""
+    tenants = [make_tenant() for _ in range(40)]
+    rig.sandbox.fault("403_account")
+    for tenant in tenants[:2]:
+        submit_some(tenant, 2)
+        rig.turn()
+    rest = iter(tenants[2:6])
+    for ask in _together(rig, 4, Rail.TRANSACTIONAL, before=lambda: submit_some(next(rest), 2)):
+        ask()
+    assert (rig.circuit(), _requests(rig)) == ("refusing", 6)
+    assert (statuses(), SenderHold.objects.count()) == ({"scheduled": 4, "queued": 8}, 2)
+    SenderHold.objects.update(hold_seconds=600, held_until=timezone.now() + timedelta(seconds=600))
+    for tenant in tenants:
+        submit_some(tenant, 1)
+    rig.sandbox.clear_faults()
+    while rig.circuit():  # a probe may meet nothing but sends of a domain that is held
+        rig.unblock()
+        rig.turn()
+    rig.drain()
+    run_once()
+    senders.forget()
+    rig.drain()
+    assert SenderHold.objects.count() == 0, "each has had its trial"
+    run_once()
+    rig.drain()
+    assert (statuses(), TenantLane.objects.exclude(hold_code="").count()) == ({"sent": 52}, 0)
+    assert _requests(rig) <= 6 + 1 + 2 + 3, "a probe, a trial for each of the two, the rest, and what was set aside"
+
+
+def test_blasts_that_were_held_for_their_domain_are_tried_too(rig: Rig) -> None:
+    tenants = [make_tenant() for _ in range(4)]
+    rig.sandbox.fault("403_account")
+    for tenant in tenants[:3]:
+        _blast(tenant, [request(tenant, i) for i in range(3)])
+        rig.turn(MARKETING)
+    assert (rig.circuit(), Blast.objects.exclude(hold_code="").count()) == ("refusing", 2)
+    rig.sandbox.clear_faults()
+    rig.unblock()
+    rig.drain(MARKETING)
+    assert (statuses(), Blast.objects.exclude(hold_code="").count()) == ({"sent": 9}, 0)
+
+
+def test_domains_that_are_refused_for_themselves_open_the_circuit_once(rig: Rig) -> None:
+    """Three that are not verified, and nobody else has anything to send: the first one who has closes it. Then they are tried
+    each on its own, which is no evidence: they are known."""
+    bad = [make_tenant(f"bad-{i}") for i in range(3)]
+    for tenant in bad:
+        rig.sandbox.fault("403_domain", domain=f"{tenant.slug}.org")
+        submit_some(tenant, 5)
+        rig.turn()
+    assert rig.circuit() == "refusing"
+    submit_some(other := make_tenant("other"), 1)
+    for _ in range(4):
+        rig.unblock()
+        rig.turn()
+    assert (statuses(tenant=other), rig.circuit()) == ({"sent": 1}, "")
+    rig.drain()
+    assert (rig.circuit(), set(statuses())) == ("", {"sent", "scheduled"})
+    assert SenderHold.objects.exclude(hold_code="").count() == 3
+    for _ in range(3):
+        _end_holds()
+        rig.drain()
+        assert rig.circuit() == ""
+    assert _requests(rig) <= 3 + 4 + 3 * 4 + 4
+
+
+def test_while_the_circuit_is_open_a_domain_that_is_in_order_is_not_refused_with_another_for_ever(rig: Rig) -> None:
+    """The only tenant that has anything to send sends for both of them."""
+    for i in range(3):
+        submit_some(make_tenant(f"bad-{i}"), 1)
+        rig.sandbox.fault("403_domain", domain=f"bad-{i}.org")
+        rig.turn()
+    assert rig.circuit() == "refusing"
+    Send.objects.all().delete()
+    tenant = make_tenant("a")
+    SenderDomain.objects.create(tenant=tenant, domain="bad-0.org")
+    submit_some(tenant, 3, from_="x@bad-0.org")
+    submit_some(tenant, 3)
+    SenderHold.objects.all().delete()
+    for _ in range(60):
+        rig.unblock()
+        rig.turn()
+        if not rig.circuit():
+            break
+    assert (rig.circuit(), Send.objects.filter(status="sent").count()) == ("", 3)
+
+
+def test_a_refused_domain_does_not_keep_a_circuit_open_that_was_unreachable(rig: Rig) -> None:
+    """It proves nothing; it is held as ever, and the next probe is another's."""
+    tenant = make_tenant("a")
+    SenderDomain.objects.create(tenant=tenant, domain="verified.org")
+    rig.sandbox.fault("500", count=3)
+    for _ in range(3):
+        submit_some(tenant, 1)
+        rig.turn()
+    assert rig.circuit() == "unreachable"
+    rig.sandbox.fault("403_domain", domain="a.org")
+    submit_some(tenant, 150)
+    submit_some(tenant, 1, from_="codes@verified.org")
+    rig.unblock()
+    rig.turn()
+    assert (rig.circuit(), SenderHold.objects.get().hold_seconds) == ("unreachable", 10)
+    for _ in range(4):
+        rig.unblock()
+        rig.turn()
+    assert (rig.circuit(), statuses()) == ("", {"sending": 3, "scheduled": 150, "sent": 1})
+
+
+def test_codes_that_are_accepted_do_not_hide_that_marketing_is_refused(rig: Rig) -> None:
+    code = make_tenant("code")
+    for i in range(3):
+        rig.sandbox.fault("403_domain", domain=f"bad-{i}.org")
+        submit_some(make_tenant(f"bad-{i}"), 1, category="marketing")
+        rig.turn(MARKETING)
+        submit_some(code, 1)
+        rig.turn()
+    assert (rig.circuit(), rig.redis.hget(rig.governor.keys[0], "circuit_rail")) == ("refusing", b"marketing")
+    assert statuses(tenant=code) == {"sent": 3}
 
 
 # ---------------------------------------------------------------------------------------------------- the tenant's own

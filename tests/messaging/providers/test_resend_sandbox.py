@@ -122,7 +122,8 @@ def test_a_provider_that_hangs_and_has_taken_the_batch(adapter: ResendAdapter, s
         ("401", {}, Verdict.CREDENTIAL),
         ("403_key", {}, Verdict.CREDENTIAL),
         ("422", {}, Verdict.REFUSED),
-        ("concurrent_409", {}, Verdict.UNKNOWN),
+        ("concurrent_409", {}, Verdict.IN_PROGRESS),
+        ("403_account", {}, Verdict.SENDER_REFUSED),
         ("too_few_ids", {}, Verdict.MISCOUNTED),
     ],
 )
