@@ -94,8 +94,8 @@ def _until(
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, (statuses(), worker.deaths)
-        worker.keep()
         each()
+        worker.keep()
         time.sleep(0.05)
 
 

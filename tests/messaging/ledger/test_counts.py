@@ -76,7 +76,9 @@ class Life:
             kept = [s.id for s in sends if s not in back]
         if kept:
             now = timezone.now()
-            Batch.objects.create(id=batch, channel="email", rail="marketing", send_ids=kept, rendered_at=now)
+            Batch.objects.create(
+                id=batch, channel="email", rail="marketing", send_ids=kept, rendered_at=now, digest=b""
+            )
             self.bound[batch] = kept
 
     def _batch(self) -> tuple[UUID, list[UUID]]:
