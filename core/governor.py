@@ -35,14 +35,22 @@ PROBE_GRACE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Tokens: how many it holds, how many come back each second, how many only the transactional rail may take."""
+    """Tokens: how many it holds, how many come back each second, how many only the transactional rail may take.
+
+    `rail`: of a tenant, the rail that it is for; "" is for both. Each has a level of its own.
+    """
 
     capacity: float
     refill: float
     reserve: float = 0.0
+    rail: str = ""
 
     def packed(self) -> list[float]:
         return [self.capacity, self.refill, self.reserve]
+
+    def level_of(self, tenant: int) -> str:
+        """The name of a tenant's level (docs/governor.md)."""
+        return f"{tenant}:{self.rail}" if self.rail else str(tenant)
 
 
 #: Of the request rate, what repetitions may take: a provider that fails every other request must not fill its limit with them.
@@ -152,7 +160,7 @@ class Governor:
             quota=limits.quota.packed() if limits.quota else None,
             retry=limits.retries.packed() if retry else None,
             probe_batch=max_batch if probe_batch is None else probe_batch,
-            wants=[[w.tenant, w.priority, w.sends, *w.bucket.packed()] for w in wants],
+            wants=[[w.tenant, w.priority, w.sends, *w.bucket.packed(), w.bucket.rail] for w in wants],
         )
         return Decision(
             granted=reply[0] == 1,
@@ -181,13 +189,13 @@ class Governor:
         unused: bool = False,
         retry: bool = False,
         refused: tuple[int, str] | None = None,
-        back: Sequence[tuple[int, int, float]] = (),
+        back: Sequence[tuple[int, int, Bucket]] = (),
         retry_after: float | None = None,
         remaining: float | None = None,
     ) -> Settled:
         """Report `event` for a grant, and give back what was not used. Repeating it gives nothing back twice.
 
-        `back`: (tenant, sends, capacity of its bucket) not sent after all; `unused`: no request was made; `retry`: as in
+        `back`: (tenant, sends, its bucket) not sent after all; `unused`: no request was made; `retry`: as in
         `acquire`; `refused`: (tenant, code), if the request held nothing but contents of one tenant that nobody suspected.
         """
         reply = self._call(
@@ -198,7 +206,7 @@ class Governor:
             event=event,
             epoch=epoch,
             unused=unused,
-            back=[list(entry) for entry in back],
+            back=[[tenant, sends, bucket.capacity, bucket.rail] for tenant, sends, bucket in back],
             quota_back=sum(sends for _, sends, _ in back),
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,

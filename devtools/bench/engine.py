@@ -38,7 +38,7 @@ def run(lab: Lab, options: Options) -> Iterator[Figure]:
     runs: list[Run] = []
     bare = 0.0
     for processes, threads in options.workers:
-        lab.prepare(rate=0, latency_ms=0, tenant=UNLIMITED, marketing=processes, threads=threads)
+        lab.prepare(rate=0, latency_ms=0, marketing=processes, threads=threads)
         if not bare:
             bare = _bare(lab, max(20, options.sends // 100))
         runs.append(_run(lab, processes, threads, options.sends))

@@ -22,7 +22,7 @@ _SHOWN = ("candidates", "governor", *_IN_CLAIM, "commit", "ticket", "request", "
 def run(lab: Lab, options: Options) -> Iterator[Figure]:
     batches, queued, claims = (10, 5_000, 1_000) if options.quick else (300, 1_000_000, 200_000)
     real = (_WARM + batches) * 100
-    lab.prepare(rate=0, latency_ms=0, tenant=UNLIMITED)
+    lab.prepare(rate=0, latency_ms=0)
     lab.hold()
     try:
         parts = [["real", real - 1], ["filler", claims], ["real", real], ["filler", max(1, queued - claims - 2 * real)]]

@@ -18,7 +18,7 @@ import redis
 from django.db import OperationalError, close_old_connections, transaction
 
 from core import queues
-from core.governor import Event, Governor, Settled
+from core.governor import Bucket, Event, Governor, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
 from messaging.dispatch import refusals
@@ -158,14 +158,14 @@ def _give_up(hopeless: Hopeless) -> None:
     log.error("batch_ambiguous", extra={"batch": hopeless.id, "code": hopeless.why.code})
 
 
-def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, float]]:
+def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, Bucket]]:
     """Tenant tokens of the grant that `sent` did not use."""
     used: dict[int, int] = {}
     for send in sent:
         used[send.tenant] = used.get(send.tenant, 0) + 1
     return [
-        (tenant, charged - used.get(tenant, 0), capacity)
-        for tenant, (charged, capacity) in grant.charged.items()
+        (tenant, charged - used.get(tenant, 0), bucket)
+        for tenant, (charged, bucket) in grant.charged.items()
         if charged > used.get(tenant, 0)
     ]
 
@@ -269,7 +269,7 @@ def _settle(
     event: Event,
     *,
     unused: bool = False,
-    back: Sequence[tuple[int, int, float]] = (),
+    back: Sequence[tuple[int, int, Bucket]] = (),
     answer: Answer | None = None,
     refused: tuple[int, str] | None = None,
 ) -> Settled | None:
