@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from devtools.bench import goals
 from devtools.bench.figures import overall_rate, steady_rate
 from devtools.bench.goals import Figure
-from devtools.bench.lab import UNLIMITED, Lab
+from devtools.bench.lab import Lab
 from devtools.bench.options import Options
 from devtools.sandbox.bench import _drive
 

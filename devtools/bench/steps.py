@@ -10,7 +10,7 @@ import psycopg
 from devtools.bench import goals
 from devtools.bench.figures import spread
 from devtools.bench.goals import Figure, Goal
-from devtools.bench.lab import UNLIMITED, Lab
+from devtools.bench.lab import Lab
 from devtools.bench.options import Options
 
 _WARM = 20  # batches that `watch.steps` serves before it counts
