@@ -17,6 +17,8 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local HALF = 0.0000005
 local TENANT_MARK_SLACK = 1
+-- What the refill brings in so many seconds is credit for requests that leave late: 0.02 n of a bucket for n/s.
+local LATENESS_SECONDS = 0.0204
 -- What comes back to a tenant's bucket in so many seconds is worth a request.
 local WORTH_SECONDS = 1
 -- No mark reaches further ahead: who waits longer asks again by then, perhaps with another refill.
@@ -171,6 +173,14 @@ end
 -- 7: how long there is no request token for this caller.
 local function until_token(request)
   return until_there(global_level(request), 1 + kept(request), request[2])
+end
+
+-- 9: a full bucket has been idle, and what it holds for requests that leave late is no credit for that: else the first
+-- requests after a pause would be one more than the limit allows in a second.
+local function level_at_grant(request)
+  local tokens = global_level(request)
+  if tokens < request[1] - HALF then return tokens end
+  return math.max(1, request[1] - LATENESS_SECONDS * request[2])
 end
 
 -- A tenant's level: one for both rails, or one for the rail that its bucket names.
@@ -418,7 +428,7 @@ local function acquire()
   -- 9 grant
   charge_tenants(tenants, by_priority, shares)
   store_tenants(tenants)
-  put_number('tokens', global_level(request) - 1)
+  put_number('tokens', level_at_grant(request) - 1)
   put_number('at', now)
   put('spent', string.format('%.0f', number('spent') + 1))
   if quota then

@@ -62,6 +62,8 @@ def share_out(demands: Sequence[int], room: int) -> tuple[list[int], int]:
 
 #: Seconds that a mark reaches ahead at most, its slack aside.
 MARK_HORIZON = 2.0
+#: What a bucket holds for requests that leave late, in seconds of its refill.
+LATENESS_SECONDS = 0.0204
 #: What comes back to a tenant in so many seconds is worth a request.
 WORTH_SECONDS = 1.0
 
@@ -99,6 +101,11 @@ class Model:
     def global_level(self, bucket: Bucket, now: float) -> float:
         self.level = self.level or Level(min(1.0, bucket.capacity), now)
         return self.level.now(bucket, now)
+
+    def level_at_grant(self, bucket: Bucket, now: float) -> float:
+        """Of a full bucket, what is above the credit for lateness is not there: it was idle."""
+        level = self.global_level(bucket, now)
+        return level if level < bucket.capacity - HALF else max(1.0, bucket.capacity - LATENESS_SECONDS * bucket.refill)
 
     def quota_level(self, bucket: Bucket, now: float) -> float:
         return self.quota.now(bucket, now) if self.quota else bucket.capacity
@@ -231,7 +238,7 @@ class Model:
         return shares
 
     def spend(self, call: Acquire, shares: Sequence[int], now: float, probe: bool) -> None:
-        self.level = Level(fixed(self.global_level(call.limits.request, now) - 1), now)
+        self.level = Level(fixed(self.level_at_grant(call.limits.request, now) - 1), now)
         self.spent += 1
         self.flights[call.grant] = fixed(now + FLIGHT_TTL)
         if call.limits.quota and not call.replay:

@@ -6,7 +6,8 @@ from redis import Redis
 from core.governor import FLIGHT_TTL, Bucket, Event, Limits
 from tests.core.governor_rig import TimedGovernor, about, want
 
-FIVE = Limits(Bucket(5, 10))
+#: Five requests at once: what a full bucket holds above is no credit for having been idle.
+FIVE = Limits(Bucket(5.204, 10))
 
 
 def full(governor: TimedGovernor, limits: Limits = FIVE) -> None:
@@ -244,7 +245,7 @@ def test_after_a_flush_there_is_one_token_whatever_the_capacity(governor: TimedG
 
 def test_a_lowered_capacity_takes_effect_at_once(governor: TimedGovernor) -> None:
     full(governor)
-    governor.limits = Limits(Bucket(2, 10))
+    governor.limits = Limits(Bucket(2.204, 10))
     assert [governor.transactional().granted for _ in range(3)] == [True, True, False]
 
 

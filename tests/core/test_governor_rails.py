@@ -73,7 +73,7 @@ def test_a_level_grows_again_though_the_clock_went_back(governor: TimedGovernor,
 def test_who_is_beyond_its_bucket_leaves_in_full_batches(governor: TimedGovernor) -> None:
     """And not with each few tokens that have come back: requests are what is scarce."""
     bucket = Bucket(490, 490, rail="transactional")
-    governor.limits = Limits(Bucket(10, 1000))
+    governor.limits = Limits(Bucket(40, 1000))
     governor.advance(1)
     governor.transactional(want(B))
     governor.advance(1)
