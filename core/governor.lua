@@ -52,7 +52,7 @@ end
 -- grow otherwise, and blocks not end, until it has caught up.
 if number('seen') > now then
   local back = number('seen') - now
-  for _, field in ipairs({'at', 'q_at', 'r_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
+  for _, field in ipairs({'at', 'q_at', 'r_at', 'm_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened'}) do
     if number(field) > 0 then put_number(field, number(field) - back) end
   end
 end
@@ -76,7 +76,7 @@ local function global_level(bucket)
   return level(number('tokens'), number('at'), bucket[1], bucket[2])
 end
 
--- The quota ('q') and the retry budget ('r'): full until something was taken.
+-- The quota ('q'), the retry budget ('r') and what of it is marketing's own ('m'): full until something was taken.
 local function level_of(kind, bucket)
   if not state[kind .. '_tokens'] then return bucket[1] end
   return level(number(kind .. '_tokens'), number(kind .. '_at'), bucket[1], bucket[2])
@@ -165,9 +165,18 @@ local function until_quota(quota)
   return seconds
 end
 
--- 5: how long the retry budget has nothing for this caller.
+-- 5: how long the retry budget has nothing for this caller. Marketing's own part of it is there whatever the other rail takes: it
+-- may leave the budget in debt, which that rail waits off.
 local function until_retry(retry)
-  return until_there(level_of('r', retry), 1 + kept(retry), retry[2])
+  local seconds = until_there(level_of('r', retry), 1 + kept(retry), retry[2])
+  if not marketing then return seconds end
+  return math.min(seconds, until_there(level_of('m', args.trickle), 1, args.trickle[2]))
+end
+
+-- 9: what was taken from it.
+local function take_retry(retry)
+  put_level('r', level_of('r', retry) - 1)
+  if marketing then put_level('m', math.max(0, level_of('m', args.trickle) - 1)) end
 end
 
 -- 7: how long there is no request token for this caller.
@@ -435,7 +444,7 @@ local function acquire()
     put_level('q', level_of('q', quota) - total)
     if not marketing and number('q_mark') > 0 then put('q_mark', '0') end
   end
-  if retry then put_level('r', level_of('r', retry) - 1) end
+  if retry then take_retry(retry) end
   if not marketing and number('mark') > 0 then put('mark', '0') end
   redis.call('ZADD', flights_key, fixed(now + args.flight_ttl), args.grant)
   if probe then take_permit() end
@@ -452,7 +461,10 @@ local function give_back(request, quota)
       put_number('at', now)
     end
     local retry = given(args.retry)
-    if retry then put_level('r', math.min(retry[1], level_of('r', retry) + 1)) end
+    if retry then
+      put_level('r', math.min(retry[1], level_of('r', retry) + 1))
+      if marketing then put_level('m', math.min(args.trickle[1], level_of('m', args.trickle) + 1)) end
+    end
   end
   if quota and args.quota_back > 0 then put_level('q', math.min(quota[1], level_of('q', quota) + args.quota_back)) end
   if #args.back == 0 then return end

@@ -55,6 +55,8 @@ class Bucket:
 
 #: Of the request rate, what repetitions may take: a provider that fails every other request must not fill its limit with them.
 RETRY_SHARE = 0.2
+#: And of that, what is marketing's own whatever the transactional rail repeats.
+TRICKLE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,11 @@ class Limits:
         marketing: what becomes of a login code must not wait for a newsletter's repetitions."""
         capacity = max(2.0, self.request.refill)
         return Bucket(capacity, RETRY_SHARE * self.request.refill, capacity / 2)
+
+    @property
+    def trickle(self) -> Bucket:
+        """Of `retries`, what marketing may take though nothing else is left for it: one at a time."""
+        return Bucket(1, TRICKLE_SHARE * self.retries.refill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,7 @@ class Governor:
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
             retry=limits.retries.packed() if retry else None,
+            trickle=limits.trickle.packed(),
             probe_batch=max_batch if probe_batch is None else probe_batch,
             wants=[[w.tenant, w.priority, w.sends, *w.bucket.packed(), w.bucket.rail] for w in wants],
         )
@@ -211,6 +219,7 @@ class Governor:
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
             retry=limits.retries.packed() if retry else None,
+            trickle=limits.trickle.packed(),
             refused=[str(refused[0]), refused[1]] if refused else None,
             retry_after=retry_after,
             remaining=remaining,

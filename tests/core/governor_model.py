@@ -75,6 +75,7 @@ class Model:
     level: Level | None = None
     quota: Level | None = None
     retries: Level | None = None
+    trickle: Level | None = None
     tenants: dict[str, Level] = field(default_factory=dict)
     tenant_marks: dict[str, float] = field(default_factory=dict)
     flights: dict[str, float] = field(default_factory=dict)
@@ -112,6 +113,9 @@ class Model:
 
     def retry_level(self, bucket: Bucket, now: float) -> float:
         return self.retries.now(bucket, now) if self.retries else bucket.capacity
+
+    def trickle_level(self, bucket: Bucket, now: float) -> float:
+        return self.trickle.now(bucket, now) if self.trickle else bucket.capacity
 
     def circuit_for(self, rail: str) -> str:
         return self.circuit if self.circuit_rail in ("", rail) else ""
@@ -154,9 +158,12 @@ class Model:
                 return refuse(missing / quota.refill, "quota")
             room = min(room, whole(1 - missing))
         if call.retry and not probe:
-            missing = 1 + call.reserve(call.limits.retries) - self.retry_level(call.limits.retries, now)
-            if missing > HALF:
-                return refuse(missing / call.limits.retries.refill, "retries")
+            budget, own = call.limits.retries, call.limits.trickle
+            ways = [(1 + call.reserve(budget) - self.retry_level(budget, now), budget)]
+            if call.marketing:
+                ways.append((1 - self.trickle_level(own, now), own))
+            if all(missing > HALF for missing, _ in ways):
+                return refuse(min(missing / bucket.refill for missing, bucket in ways), "retries")
         if call.marketing and (wait := self.until_token(call, now)) > 0:
             return refuse(wait, "global")
         demands = self.demands(call, now, starved)
@@ -246,6 +253,8 @@ class Model:
             self.quota = Level(fixed(self.quota_level(call.limits.quota, now) - sum(shares)), now)
         if call.retry and not probe:
             self.retries = Level(fixed(self.retry_level(call.limits.retries, now) - 1), now)
+            if call.marketing:
+                self.trickle = Level(fixed(max(0.0, self.trickle_level(call.limits.trickle, now) - 1)), now)
         for tenant in {want.tenant for want in call.wants}:
             own = [(want, share) for want, share in zip(call.wants, shares, strict=True) if want.tenant == tenant]
             name = level_name(own[0][0])
@@ -301,6 +310,9 @@ class Model:
             if call.retry:
                 budget = call.limits.retries
                 self.retries = Level(fixed(min(budget.capacity, self.retry_level(budget, now) + 1)), now)
+                if call.marketing:
+                    own = call.limits.trickle
+                    self.trickle = Level(fixed(min(own.capacity, self.trickle_level(own, now) + 1)), now)
         if quota and sends_back:
             self.quota = Level(fixed(min(quota.capacity, self.quota_level(quota, now) + sends_back)), now)
         for tenant, sends, bucket in call.back:

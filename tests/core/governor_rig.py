@@ -126,6 +126,7 @@ def assert_same_state(governor: TimedGovernor, model: Model) -> None:
     _assert_same_level(state, "tokens", "at", model.level)
     _assert_same_level(state, "q_tokens", "q_at", model.quota)
     _assert_same_level(state, "r_tokens", "r_at", model.retries)
+    _assert_same_level(state, "m_tokens", "m_at", model.trickle)
     for rail, name in (("transactional", "refused_t"), ("marketing", "refused_m")):
         assert state.get(name, "") == ",".join(model.refused.get(rail, ())), name
     cursors = {int(name.removeprefix("cursor:")): int(tenant) for name, tenant in state.items() if "cursor:" in name}

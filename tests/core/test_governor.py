@@ -116,7 +116,13 @@ class GovernorMachine(RuleBasedStateMachine):
         wants = [(first + n, priorities[n % len(priorities)], sends[n % len(sends)]) for n in range(count)]
         self.ask_for(rail, wants=self.wants(rail, wants))
 
-    @rule(rail=RAILS, batch=BATCHES)
+    @rule(rail=RAILS, batch=BATCHES, count=st.integers(1, 4))
+    def ask_for_replays(self, rail: str, batch: str, count: int) -> None:
+        """Many, so that the retry budget is used up."""
+        for _ in range(count):
+            self.ask_for_a_replay(rail, batch)
+            self.governor.us += 100_000
+
     def ask_for_a_replay(self, rail: str, batch: str) -> None:
         self.ask_for(rail, batch=batch, replay=True, retry=True)
 
