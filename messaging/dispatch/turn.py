@@ -24,6 +24,7 @@ from messaging import outcomes
 from messaging.dispatch import refusals
 from messaging.dispatch.answer import Recorded, record_answer
 from messaging.dispatch.batch import Bound, Claimed, Hopeless, claim_batch, reopen_batch
+from messaging.dispatch.lateness import lateness_of
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
 from messaging.ledger import lanes, record
@@ -40,10 +41,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds that one request may take in all.
 REQUEST_DEADLINE = 10.0
-#: Seconds from grant to wire that the refill has room for (a fixed window of one second leaves 20 ms at 0.98 n), and from which
-#: on the governor hears of it (docs/decisions/0009). A batch of a hundred usually has 5 ms, a login code 2.
-USUAL_SECONDS = 0.015
-LATE_SECONDS = 0.020
 #: Seconds of the lease that are kept for recording the answer.
 LEASE_MARGIN = 5.0
 #: Seconds for which the tenants of lanes are left out that somebody was changing.
@@ -230,10 +227,10 @@ def _refused_content(grant: Grant, bound: Bound, answer: Answer) -> tuple[int, s
 
 def _tell_if_late(line: Line, grant: Grant, started: float) -> None:
     """Claiming took longer than usual (a busy machine, a large batch): the governor shifts what comes after."""
-    held_up = time.monotonic() - started
-    if held_up > LATE_SECONDS:
+    late = lateness_of(line.adapter.name, line.rail).of(time.monotonic() - started)
+    if late > 0:
         try:
-            line.governor.late(held_up - USUAL_SECONDS, grant.limits)
+            line.governor.late(late, grant.limits)
         except redis.RedisError as error:
             log.warning("late_untold", extra={"batch": grant.batch, "error": type(error).__name__})
 
