@@ -1,7 +1,7 @@
 -- The governor: rate limits, priority and fairness of one provider, decided in one step. Specification: docs/governor.md.
 --
 -- KEYS[1] state    hash        global level, waiting mark, block, ring cursors, circuit
--- KEYS[2] tenants  hash        tenant id -> "tokens:at:mark"
+-- KEYS[2] tenants  hash        tenant id, or tenant id:rail -> "tokens:at:mark"
 -- KEYS[3] flights  sorted set  grant id -> time at which it is forgotten
 -- ARGV[1] "acquire" | "late" | "settle"
 -- ARGV[2] arguments as JSON (units: seconds, tokens)
@@ -17,6 +17,10 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local HALF = 0.0000005
 local TENANT_MARK_SLACK = 1
+-- What the refill brings in so many seconds is credit for requests that leave late: 0.02 n of a bucket for n/s.
+local LATENESS_SECONDS = 0.0204
+-- What comes back to a tenant's bucket in so many seconds is worth a request.
+local WORTH_SECONDS = 1
 -- No mark reaches further ahead: who waits longer asks again by then, perhaps with another refill.
 local MARK_HORIZON = 2
 -- Seconds that an answer tells to wait at most: with an absurd refill the true number is not one that Redis can return.
@@ -49,8 +53,8 @@ end
 if number('seen') > now then
   local back = number('seen') - now
   for _, field in ipairs({
-    'at', 'q_at', 'r_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened', 'refused_t_at', 'refused_m_at',
-    'refusing_from',
+    'at', 'q_at', 'r_at', 'm_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened', 'refused_t_at',
+    'refused_m_at', 'refusing_from',
   }) do
     if number(field) > 0 then put_number(field, number(field) - back) end
   end
@@ -75,7 +79,7 @@ local function global_level(bucket)
   return level(number('tokens'), number('at'), bucket[1], bucket[2])
 end
 
--- The quota ('q') and the retry budget ('r'): full until something was taken.
+-- The quota ('q'), the retry budget ('r') and what of it is marketing's own ('m'): full until something was taken.
 local function level_of(kind, bucket)
   if not state[kind .. '_tokens'] then return bucket[1] end
   return level(number(kind .. '_tokens'), number(kind .. '_at'), bucket[1], bucket[2])
@@ -91,14 +95,15 @@ local function given(bucket) return bucket ~= cjson.null and bucket or nil end
 
 local function whole(tokens) return math.max(0, math.floor(tokens + HALF)) end
 
--- Level, mark, and "tokens:at" as stored: a mark is written with that unchanged, since writing a level for every refusal
--- would round a slow refill away.
+-- Level, mark, "tokens:at" as stored (a mark is written with that unchanged, since writing a level for every refusal would
+-- round a slow refill away), and whether its time had to be set back: that has to be written, or it would not grow.
 local function tenant_of(stored, capacity, refill)
-  if not stored then return capacity, 0, fixed(capacity) .. ':' .. now_text end
+  if not stored then return capacity, 0, fixed(capacity) .. ':' .. now_text, false end
   local tokens, at, mark = string.match(stored, '^([^:]*):([^:]*):([^:]*)$')
-  if tonumber(at) > now then at = now_text end -- the clock went back
+  local ahead = tonumber(at) > now -- the clock went back
+  if ahead then at = now_text end
   mark = math.min(tonumber(mark), now + MARK_HORIZON + TENANT_MARK_SLACK)
-  return level(tonumber(tokens), tonumber(at), capacity, refill), mark, tokens .. ':' .. at
+  return level(tonumber(tokens), tonumber(at), capacity, refill), mark, tokens .. ':' .. at, ahead
 end
 
 redis.call('ZREMRANGEBYSCORE', flights_key, '-inf', now_text)
@@ -141,37 +146,151 @@ end
 
 ---------------------------------------------------------------------------------------------------------------- acquire
 
--- Tenants of this call, each once: level, mark, what they may still take.
-local function load_tenants(wants, marketing)
-  local ids, seen = {}, {}
+local marketing = args.rail == 'marketing'
+local due = args.kind == 'due'
+
+-- What a bucket keeps from this caller.
+local function kept(bucket) return marketing and bucket[3] or 0 end
+
+-- Seconds until `tokens` are `needed`: 0 if they are.
+local function until_there(tokens, needed, refill)
+  local missing = needed - tokens
+  return missing > HALF and missing / refill or 0
+end
+
+-- 1: how long the open circuit keeps this caller from probing.
+local function until_probe()
+  if number('permit_until') > now then return number('permit_until') - now end
+  local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
+  local from = number('probe_at')
+  if (due and marketing and text('circuit_rail') == '') or (not due and args.batch == text('probe_last')) then
+    from = from + 2 * args.grace
+  elseif args.kind ~= preferred then
+    from = from + args.grace
+  end
+  return math.max(0, from - now)
+end
+
+-- 4: how long the quota has nothing for this caller.
+local function until_quota(quota)
+  if marketing and number('q_mark') > now then return number('q_mark') - now end
+  local seconds = until_there(level_of('q', quota), 1 + kept(quota), quota[2])
+  -- What comes back first is the transactional rail's, if it has asked, also without a reserve.
+  if seconds > 0 and not marketing then put_number('q_mark', now + math.min(MARK_HORIZON, seconds) + args.slack) end
+  return seconds
+end
+
+-- 5: how long the retry budget has nothing for this caller. Marketing's own part of it is there whatever the other rail takes: it
+-- may leave the budget in debt, which that rail waits off.
+local function until_retry(retry)
+  local seconds = until_there(level_of('r', retry), 1 + kept(retry), retry[2])
+  if not marketing then return seconds end
+  return math.min(seconds, until_there(level_of('m', args.trickle), 1, args.trickle[2]))
+end
+
+-- 9: what was taken from it.
+local function take_retry(retry)
+  put_level('r', level_of('r', retry) - 1)
+  if marketing then put_level('m', math.max(0, level_of('m', args.trickle) - 1)) end
+end
+
+-- 7: how long there is no request token for this caller.
+local function until_token(request)
+  return until_there(global_level(request), 1 + kept(request), request[2])
+end
+
+-- 9: a full bucket has been idle, and what it holds for requests that leave late is no credit for that: else the first
+-- requests after a pause would be one more than the limit allows in a second.
+local function level_at_grant(request)
+  local tokens = global_level(request)
+  if tokens < request[1] - HALF then return tokens end
+  return math.max(1, request[1] - LATENESS_SECONDS * request[2])
+end
+
+-- A tenant's level: one for both rails, or one for the rail that its bucket names.
+local function level_field(tenant, rail)
+  local id = string.format('%.0f', tenant)
+  return rail == '' and id or id .. ':' .. rail
+end
+
+-- Tenants of this call, each once: level, mark, what they may take. `unpromised`: what no want of theirs has been promised.
+local function load_tenants(wants)
+  local fields, first = {}, {}
   for _, want in ipairs(wants) do
-    if not seen[want[1]] then
-      seen[want[1]] = want
-      ids[#ids + 1] = string.format('%.0f', want[1])
+    if not first[want[1]] then
+      first[want[1]] = want
+      fields[#fields + 1] = {want[1], level_field(want[1], want[7])}
     end
   end
-  local stored = redis.call('HMGET', tenants_key, unpack(ids))
+  local names = {}
+  for i, field in ipairs(fields) do names[i] = field[2] end
+  local stored = redis.call('HMGET', tenants_key, unpack(names))
   local tenants = {}
-  for i, id in ipairs(ids) do
-    local want = seen[tonumber(id)]
-    local tokens, mark, kept = tenant_of(stored[i], want[4], want[5])
-    local reserve = marketing and want[6] or 0
+  for i, field in ipairs(fields) do
+    local want = first[field[1]]
+    local tokens, mark, as_stored, set_back = tenant_of(stored[i], want[4], want[5])
+    local reserve = kept({want[4], want[5], want[6]})
     local free = whole(tokens - reserve)
-    local starved = 0
-    if free < 1 then starved = (1 + reserve - tokens) / want[5] end
+    local starved = free < 1 and (1 + reserve - tokens) / want[5] or 0
     if marketing and mark > now then
       free = 0
       starved = math.max(starved, mark - now)
     end
-    tenants[want[1]] = {
-      id = id, tokens = tokens, mark = mark, kept = kept, refill = want[5], free = free, starved = starved, taken = 0,
-      unmet = false, touched = false,
+    tenants[field[1]] = {
+      field = field[2], tokens = tokens, mark = mark, as_stored = as_stored, capacity = want[4], refill = want[5],
+      reserve = reserve, shared = want[7] == '', free = free, starved = starved, unpromised = free, taken = 0,
+      unmet = false, touched = set_back,
     }
   end
   return tenants
 end
 
--- Max-min split of `room` among one priority's wants. Returns what was given and the new cursor (nil: nothing given).
+local function store_tenants(tenants)
+  local fields = {}
+  for _, tenant in pairs(tenants) do
+    if tenant.touched then
+      fields[#fields + 1] = tenant.field
+      local levels = tenant.taken > 0 and fixed(tenant.tokens - tenant.taken) .. ':' .. now_text or tenant.as_stored
+      fields[#fields + 1] = levels .. ':' .. (tenant.mark == 0 and '0' or fixed(tenant.mark))
+    end
+  end
+  if #fields > 0 then redis.call('HSET', tenants_key, unpack(fields)) end
+end
+
+-- 6: how long until a tenant's tokens are worth a request for this want, which is its first: they cover it, or what comes
+-- back in a second. Who is beyond its bucket leaves in full batches, not with each token that there is.
+local function until_worth(tenant, want, room)
+  local enough = math.min(want, room, whole(tenant.refill * WORTH_SECONDS), whole(tenant.capacity - tenant.reserve))
+  enough = math.max(1, enough)
+  if tenant.free >= enough then return 0 end
+  return math.max(tenant.starved, (enough + tenant.reserve - tenant.tokens) / tenant.refill)
+end
+
+-- 6: what each want may get, in the order of priorities, and how long nothing is worth a request. Marks who lacks tokens.
+local function demands(tenants, by_priority, priorities, room)
+  local shortest
+  local asked = {}
+  for _, priority in ipairs(priorities) do
+    for _, want in ipairs(by_priority[priority]) do
+      local tenant = tenants[want.tenant]
+      if not asked[want.tenant] then
+        asked[want.tenant] = true
+        local seconds = until_worth(tenant, want.want, room)
+        shortest = math.min(shortest or seconds, seconds)
+      end
+      want.demand = math.min(want.want, tenant.unpromised)
+      tenant.unpromised = tenant.unpromised - want.demand
+      if not marketing and tenant.shared and want.demand < want.want then
+        local ahead = math.max(0, (1 - tenant.tokens) / tenant.refill)
+        tenant.mark = now + math.min(MARK_HORIZON, ahead) + TENANT_MARK_SLACK
+        tenant.touched = true
+      end
+    end
+  end
+  return shortest or 0
+end
+
+-- 8: max-min split of `room` among one priority's wants. Returns what was given and the new cursor (nil: nothing given).
 local function split(wants, room, cursor)
   table.sort(wants, function(a, b)
     local a_after, b_after = a.tenant > cursor, b.tenant > cursor
@@ -212,149 +331,26 @@ local function split(wants, room, cursor)
   return given, last_extra or last
 end
 
-local function acquire()
-  local marketing = args.rail == 'marketing'
-  local due = args.kind == 'due'
-  local wants = due and args.wants or {}
-  local epoch = number('epoch')
-  local shares, starved, priorities, cursors = {}, {}, {}, {}
-  for i, want in ipairs(wants) do
-    shares[i], starved[i] = 0, 0
-    if not cursors[want[2]] then
-      priorities[#priorities + 1] = want[2]
-      cursors[want[2]] = number('cursor:' .. want[2])
-    end
-  end
-  table.sort(priorities)
-  local function cursor_list()
-    local list = {}
-    for i, priority in ipairs(priorities) do list[i] = {priority, cursors[priority]} end
-    return list
-  end
-  local function wait(seconds, reason)
-    flush()
-    return {0, now_us, math.max(1, micros(math.min(seconds, LONGEST_WAIT))), reason, epoch, 0, shares, starved, cursor_list()}
-  end
-
-  -- 1 circuit
-  local probe = circuit() ~= ''
-  if probe then
-    if number('permit_until') > now then return wait(number('permit_until') - now, 'circuit') end
-    local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
-    local from = number('probe_at')
-    if (due and marketing and text('circuit_rail') == '') or (not due and args.batch == text('probe_last')) then
-      from = from + 2 * args.grace
-    elseif args.kind ~= preferred then
-      from = from + args.grace
-    end
-    if now < from then return wait(from - now, 'circuit') end
-  end
-
-  -- 2 block, 3 waiting mark
-  if number('blocked') > now then
-    -- The one token that is there when the block ends is the transactional rail's, if it has asked.
-    if due and not marketing then put_number('mark', math.max(number('mark'), number('blocked') + args.slack)) end
-    return wait(number('blocked') - now, text('blocked_why'))
-  end
-  if marketing and number('mark') > now then return wait(number('mark') - now, 'transactional_waits') end
-
-  -- 4 quota
-  local room, quota = probe and args.probe_batch or args.max_batch, due and given(args.quota) or nil
-  local quota_tokens
-  if quota then
-    local reserve = marketing and quota[3] or 0
-    quota_tokens = level_of('q', quota)
-    local free = whole(quota_tokens - reserve)
-    if marketing and number('q_mark') > now then return wait(number('q_mark') - now, 'quota') end
-    if free < 1 then
-      local seconds = (1 + reserve - quota_tokens) / quota[2]
-      -- What comes back first is the transactional rail's, if it has asked, also without a reserve.
-      if not marketing then put_number('q_mark', now + math.min(MARK_HORIZON, seconds) + args.slack) end
-      return wait(seconds, 'quota')
-    end
-    room = math.min(room, free)
-  end
-
-  -- 5 retry budget. A probe has a pace of its own.
-  local retry, retry_tokens = not probe and given(args.retry) or nil, nil
-  if retry then
-    local reserve = marketing and retry[3] or 0
-    retry_tokens = level_of('r', retry)
-    if whole(retry_tokens - reserve) < 1 then return wait((1 + reserve - retry_tokens) / retry[2], 'retries') end
-  end
-
-  local request = args.request
-  local function until_token()
-    local missing = 1 + (marketing and request[3] or 0) - global_level(request)
-    return missing > HALF and missing / request[2] or 0
-  end
-  -- 7 for marketing: a refused call needs no look at its tenants, nothing of theirs would change.
-  if marketing and until_token() > 0 then return wait(until_token(), 'global') end
-
-  -- 6 tenants
-  local tenants = due and load_tenants(wants, marketing) or {}
-  local by_priority, possible, shortest = {}, 0, nil
-  for _, priority in ipairs(priorities) do by_priority[priority] = {} end
-  for i, want in ipairs(wants) do
-    local tenant = tenants[want[1]]
-    if tenant.free < 1 then
-      starved[i] = math.max(1, micros(math.min(tenant.starved, LONGEST_WAIT)))
-      shortest = math.min(shortest or tenant.starved, tenant.starved)
-    end
-    by_priority[want[2]][#by_priority[want[2]] + 1] = {index = i, tenant = want[1], want = want[3], share = 0}
-  end
-  local unpromised = {}
-  for id, tenant in pairs(tenants) do unpromised[id] = tenant.free end
-  for _, priority in ipairs(priorities) do
-    for _, want in ipairs(by_priority[priority]) do
-      local tenant = tenants[want.tenant]
-      want.demand = math.min(want.want, unpromised[want.tenant])
-      unpromised[want.tenant] = unpromised[want.tenant] - want.demand
-      possible = possible + want.demand
-      if not marketing and want.demand < want.want then
-        tenant.mark = now + math.min(MARK_HORIZON, math.max(0, (1 - tenant.tokens) / tenant.refill)) + TENANT_MARK_SLACK
-        tenant.touched = true
-      end
-    end
-  end
-  local function store_tenants()
-    local fields = {}
-    for _, tenant in pairs(tenants) do
-      if tenant.touched then
-        fields[#fields + 1] = tenant.id
-        local levels = tenant.taken > 0 and fixed(tenant.tokens - tenant.taken) .. ':' .. now_text or tenant.kept
-        fields[#fields + 1] = levels .. ':' .. (tenant.mark == 0 and '0' or fixed(tenant.mark))
-      end
-    end
-    if #fields > 0 then redis.call('HSET', tenants_key, unpack(fields)) end
-  end
-  if due and possible == 0 then
-    store_tenants()
-    return wait(shortest or 1, 'tenant')
-  end
-
-  -- 7 global token
-  local seconds = until_token()
-  if seconds > 0 then
-    put_number('mark', now + math.min(MARK_HORIZON, seconds) + args.slack)
-    store_tenants()
-    return wait(seconds, 'global')
-  end
-
-  -- 8 split
+-- 8: the batch, priority by priority. Returns what was given in all.
+local function split_batch(by_priority, priorities, room, cursors)
   local total = 0
   for _, priority in ipairs(priorities) do
     if total < room then
-      local given, cursor = split(by_priority[priority], room - total, cursors[priority])
-      total = total + given
+      local given_now, cursor = split(by_priority[priority], room - total, cursors[priority])
+      total = total + given_now
       if cursor then
         cursors[priority] = cursor
         put('cursor:' .. priority, string.format('%.0f', cursor))
       end
     end
   end
-  for _, priority in ipairs(priorities) do
-    for _, want in ipairs(by_priority[priority]) do
+  return total
+end
+
+-- 9: what the tenants got, and whose mark is over.
+local function charge_tenants(tenants, by_priority, shares)
+  for _, wants in pairs(by_priority) do
+    for _, want in ipairs(wants) do
       local tenant = tenants[want.tenant]
       shares[want.index] = want.share
       if want.share > 0 then
@@ -370,27 +366,104 @@ local function acquire()
       tenant.touched = true
     end
   end
+end
+
+local function take_permit()
+  put('permit', args.grant)
+  put_number('permit_until', now + args.permit_ttl)
+  put('probe_last', args.batch)
+  put('probe_next', due and 'replay' or 'due')
+end
+
+local function acquire()
+  local request, quota = args.request, due and given(args.quota) or nil
+  local wants = due and args.wants or {}
+  local epoch = number('epoch')
+  local shares, starved, priorities, cursors, by_priority = {}, {}, {}, {}, {}
+  for i, want in ipairs(wants) do
+    shares[i], starved[i] = 0, 0
+    if not cursors[want[2]] then
+      priorities[#priorities + 1] = want[2]
+      cursors[want[2]], by_priority[want[2]] = number('cursor:' .. want[2]), {}
+    end
+    table.insert(by_priority[want[2]], {index = i, tenant = want[1], want = want[3], share = 0})
+  end
+  table.sort(priorities)
+  local function answer(granted, wait, reason, probe)
+    local list = {}
+    for i, priority in ipairs(priorities) do list[i] = {priority, cursors[priority]} end
+    flush()
+    return {granted, now_us, wait, reason, epoch, probe and 1 or 0, shares, starved, list}
+  end
+  local function wait(seconds, reason)
+    return answer(0, math.max(1, micros(math.min(seconds, LONGEST_WAIT))), reason)
+  end
+
+  -- 1 circuit
+  local probe = circuit() ~= ''
+  if probe and until_probe() > 0 then return wait(until_probe(), 'circuit') end
+
+  -- 2 block, 3 waiting mark
+  if number('blocked') > now then
+    -- The one token that is there when the block ends is the transactional rail's, if it has asked.
+    if due and not marketing then put_number('mark', math.max(number('mark'), number('blocked') + args.slack)) end
+    return wait(number('blocked') - now, text('blocked_why'))
+  end
+  if marketing and number('mark') > now then return wait(number('mark') - now, 'transactional_waits') end
+
+  -- 4 quota
+  local room = probe and args.probe_batch or args.max_batch
+  if quota then
+    local seconds = until_quota(quota)
+    if seconds > 0 then return wait(seconds, 'quota') end
+    room = math.min(room, whole(level_of('q', quota) - kept(quota)))
+  end
+
+  -- 5 retry budget. A probe has a pace of its own.
+  local retry = not probe and given(args.retry) or nil
+  if retry and until_retry(retry) > 0 then return wait(until_retry(retry), 'retries') end
+
+  -- 7 for marketing: a refused call needs no look at its tenants, nothing of theirs would change.
+  if marketing and until_token(request) > 0 then return wait(until_token(request), 'global') end
+
+  -- 6 tenants
+  local tenants = due and load_tenants(wants) or {}
+  for i, want in ipairs(wants) do
+    local seconds = tenants[want[1]].starved
+    if seconds > 0 then starved[i] = math.max(1, micros(math.min(seconds, LONGEST_WAIT))) end
+  end
+  local seconds = demands(tenants, by_priority, priorities, room)
+  if seconds > 0 then
+    store_tenants(tenants)
+    return wait(seconds, 'tenant')
+  end
+
+  -- 7 global token
+  seconds = until_token(request)
+  if seconds > 0 then
+    put_number('mark', now + math.min(MARK_HORIZON, seconds) + args.slack)
+    store_tenants(tenants)
+    return wait(seconds, 'global')
+  end
+
+  -- 8 split
+  local total = split_batch(by_priority, priorities, room, cursors)
 
   -- 9 grant
-  put_number('tokens', global_level(request) - 1)
+  charge_tenants(tenants, by_priority, shares)
+  store_tenants(tenants)
+  put_number('tokens', level_at_grant(request) - 1)
   put_number('at', now)
   put('spent', string.format('%.0f', number('spent') + 1))
   if quota then
-    put_level('q', quota_tokens - total)
+    put_level('q', level_of('q', quota) - total)
     if not marketing and number('q_mark') > 0 then put('q_mark', '0') end
   end
-  if retry then put_level('r', retry_tokens - 1) end
+  if retry then take_retry(retry) end
   if not marketing and number('mark') > 0 then put('mark', '0') end
-  store_tenants()
   redis.call('ZADD', flights_key, fixed(now + args.flight_ttl), args.grant)
-  if probe then
-    put('permit', args.grant)
-    put_number('permit_until', now + args.permit_ttl)
-    put('probe_last', args.batch)
-    put('probe_next', due and 'replay' or 'due')
-  end
-  flush()
-  return {1, now_us, 0, '', epoch, probe and 1 or 0, shares, starved, cursor_list()}
+  if probe then take_permit() end
+  return answer(1, 0, '', probe)
 end
 
 ----------------------------------------------------------------------------------------------------------------- settle
@@ -403,12 +476,15 @@ local function give_back(request, quota)
       put_number('at', now)
     end
     local retry = given(args.retry)
-    if retry then put_level('r', math.min(retry[1], level_of('r', retry) + 1)) end
+    if retry then
+      put_level('r', math.min(retry[1], level_of('r', retry) + 1))
+      if marketing then put_level('m', math.min(args.trickle[1], level_of('m', args.trickle) + 1)) end
+    end
   end
   if quota and args.quota_back > 0 then put_level('q', math.min(quota[1], level_of('q', quota) + args.quota_back)) end
   if #args.back == 0 then return end
   local ids, levels, fields = {}, {}, {}
-  for i, entry in ipairs(args.back) do ids[i] = string.format('%.0f', entry[1]) end
+  for i, entry in ipairs(args.back) do ids[i] = level_field(entry[1], entry[4]) end
   for i, stored in ipairs(redis.call('HMGET', tenants_key, unpack(ids))) do
     if stored then -- a missing tenant is full already; one with two wants is here twice
       local tokens, rest = string.match(stored, '^([^:]*)(:.*)$')

@@ -35,18 +35,28 @@ PROBE_GRACE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Tokens: how many it holds, how many come back each second, how many only the transactional rail may take."""
+    """Tokens: how many it holds, how many come back each second, how many only the transactional rail may take.
+
+    `rail`: of a tenant, the rail that it is for; "" is for both. Each has a level of its own.
+    """
 
     capacity: float
     refill: float
     reserve: float = 0.0
+    rail: str = ""
 
     def packed(self) -> list[float]:
         return [self.capacity, self.refill, self.reserve]
 
+    def level_of(self, tenant: int) -> str:
+        """The name of a tenant's level (docs/governor.md)."""
+        return f"{tenant}:{self.rail}" if self.rail else str(tenant)
+
 
 #: Of the request rate, what repetitions may take: a provider that fails every other request must not fill its limit with them.
 RETRY_SHARE = 0.2
+#: And of that, what is marketing's own whatever the transactional rail repeats.
+TRICKLE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,11 @@ class Limits:
         marketing: what becomes of a login code must not wait for a newsletter's repetitions."""
         capacity = max(2.0, self.request.refill)
         return Bucket(capacity, RETRY_SHARE * self.request.refill, capacity / 2)
+
+    @property
+    def trickle(self) -> Bucket:
+        """Of `retries`, what marketing may take though nothing else is left for it: one at a time."""
+        return Bucket(1, TRICKLE_SHARE * self.retries.refill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +177,9 @@ class Governor:
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
             retry=limits.retries.packed() if retry else None,
+            trickle=limits.trickle.packed(),
             probe_batch=max_batch if probe_batch is None else probe_batch,
-            wants=[[w.tenant, w.priority, w.sends, *w.bucket.packed()] for w in wants],
+            wants=[[w.tenant, w.priority, w.sends, *w.bucket.packed(), w.bucket.rail] for w in wants],
         )
         return Decision(
             granted=reply[0] == 1,
@@ -192,13 +208,13 @@ class Governor:
         unused: bool = False,
         retry: bool = False,
         refused: Refusal | None = None,
-        back: Sequence[tuple[int, int, float]] = (),
+        back: Sequence[tuple[int, int, Bucket]] = (),
         retry_after: float | None = None,
         remaining: float | None = None,
     ) -> Settled:
         """Report `event` for a grant, and give back what was not used. Repeating it gives nothing back twice.
 
-        `back`: (tenant, sends, capacity of its bucket) not sent after all; `unused`: no request was made; `retry`: as in
+        `back`: (tenant, sends, its bucket) not sent after all; `unused`: no request was made; `retry`: as in
         `acquire`; `refused`: for whom, as far as that is evidence (nobody of them was known to be refused).
         """
         reply = self._call(
@@ -209,11 +225,12 @@ class Governor:
             event=event,
             epoch=epoch,
             unused=unused,
-            back=[list(entry) for entry in back],
+            back=[[tenant, sends, bucket.capacity, bucket.rail] for tenant, sends, bucket in back],
             quota_back=sum(sends for _, sends, _ in back),
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
             retry=limits.retries.packed() if retry else None,
+            trickle=limits.trickle.packed(),
             refused=[refused.code, list(refused.names)] if refused else None,
             retry_after=retry_after,
             remaining=remaining,

@@ -35,12 +35,12 @@ def read_levels(
 ) -> Levels:
     """Raises redis.RedisError."""
     state_key, tenants_key, _ = governor.keys
-    asked = list(tenants or ())
+    asked = dict(tenants or {})
     pipe = client.pipeline(transaction=False)
     pipe.time()
     pipe.hmget(state_key, list(_FIELDS))
     if asked:
-        pipe.hmget(tenants_key, [str(tenant) for tenant in asked])
+        pipe.hmget(tenants_key, [bucket.level_of(tenant) for tenant, bucket in asked.items()])
     (seconds, micros), state, *rest = pipe.execute()
     now = seconds + micros / 1e6
     circuit, circuit_rail, tokens, at, q_tokens, q_at = (value.decode() if value else "" for value in state)
@@ -51,8 +51,8 @@ def read_levels(
         request=_level(f"{tokens}:{at}", request, now, missing=1.0) if request else None,
         quota=_level(f"{q_tokens}:{q_at}", quota, now) if quota else None,
         tenants={
-            tenant: _level(value.decode() if value else "", (tenants or {})[tenant], now)
-            for tenant, value in zip(asked, stored, strict=True)
+            tenant: _level(value.decode() if value else "", bucket, now)
+            for (tenant, bucket), value in zip(asked.items(), stored, strict=True)
         },
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from devtools.bench import goals
 from devtools.bench.figures import overall_rate, steady_rate
 from devtools.bench.goals import Figure
-from devtools.bench.lab import UNLIMITED, Lab
+from devtools.bench.lab import Lab
 from devtools.bench.options import Options
 from devtools.sandbox.bench import _drive
 
@@ -38,7 +38,7 @@ def run(lab: Lab, options: Options) -> Iterator[Figure]:
     runs: list[Run] = []
     bare = 0.0
     for processes, threads in options.workers:
-        lab.prepare(rate=0, latency_ms=0, tenant=UNLIMITED, marketing=processes, threads=threads)
+        lab.prepare(rate=0, latency_ms=0, marketing=processes, threads=threads)
         if not bare:
             bare = _bare(lab, max(20, options.sends // 100))
         runs.append(_run(lab, processes, threads, options.sends))

@@ -27,7 +27,7 @@ _LIMITS_SECONDS = 2.2
 UNLIMITED = 1_000_000.0
 _LIMITS = """
 INSERT INTO messaging_rate_limit_buckets (provider, scope, unit, capacity, refill_per_second, reserve, updated_at)
-VALUES ('resend', 'global', 'request', %s, %s, 0, now()), ('resend', 'tenant', 'send', %s, %s, 0, now())
+VALUES ('resend', 'global', 'request', %s, %s, 0, now())
 """
 
 
@@ -44,7 +44,7 @@ class Lab:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._key: tuple[int, int, int] | None = None
-        self._limits: tuple[float, float, float] | None = None
+        self._limits: tuple[float, float] | None = None
         self._believed_at = 0.0  # monotonic: from then on no worker believes the limits before
         self._exit = ExitStack()
 
@@ -61,13 +61,12 @@ class Lab:
         latency_ms: int = 50,
         window: str = "fixed",
         limit: tuple[float, float] | None = None,
-        tenant: float = 1000.0,
         marketing: int = 1,
         transactional: int = 1,
         threads: int = 8,
     ) -> None:
         """A provider of `rate` requests/s (0: unlimited), its bucket (`limit`: capacity and refill; left out: the rule for
-        that rate), tenants of `tenant` sends/s, worker processes of each rail. No tenant, no send, Redis empty."""
+        that rate), worker processes of each rail. No tenant, no send, Redis empty."""
         key = (marketing, transactional, threads)
         flags = ["--rate", str(rate), "--latency-ms", str(latency_ms), "--window", window]
         fresh = self._key != key
@@ -76,10 +75,10 @@ class Lab:
         else:
             self._restart_sandbox(flags)
         capacity, refill = limit or ((1 + 0.02 * rate, 0.98 * rate) if rate else (UNLIMITED, UNLIMITED))
-        self._empty((capacity, refill, tenant, tenant))
-        if not fresh and self._limits != (capacity, refill, tenant):
+        self._empty((capacity, refill))
+        if not fresh and self._limits != (capacity, refill):
             self._believed_at = time.monotonic() + _LIMITS_SECONDS
-        self._limits = (capacity, refill, tenant)
+        self._limits = (capacity, refill)
         with redis.Redis.from_url(self.stack.redis_url) as client:
             client.flushdb()
         self.inside.call("forget")

@@ -10,7 +10,7 @@ import psycopg
 from devtools.bench import goals
 from devtools.bench.figures import spread
 from devtools.bench.goals import Figure, Goal
-from devtools.bench.lab import UNLIMITED, Lab
+from devtools.bench.lab import Lab
 from devtools.bench.options import Options
 
 _WARM = 20  # batches that `watch.steps` serves before it counts
@@ -25,7 +25,7 @@ _SHOWN = (
 def run(lab: Lab, options: Options) -> Iterator[Figure]:
     batches, queued, claims = (10, 5_000, 1_000) if options.quick else (300, 1_000_000, 200_000)
     real = (_WARM + batches) * 100
-    lab.prepare(rate=0, latency_ms=0, tenant=UNLIMITED)
+    lab.prepare(rate=0, latency_ms=0)
     lab.hold()
     try:
         parts = [["real", real - 1], ["filler", claims], ["real", real], ["filler", max(1, queued - claims - 2 * real)]]

@@ -19,15 +19,11 @@ def sender(slug: str) -> str:
 
 
 def set_limits(rate: int) -> None:
-    """The provider's limit in requests/s, and limits of tenants above it."""
+    """The provider's limit in requests/s, by the rule for a limit of n. What a tenant may use follows from it."""
     from messaging.models import RateLimitBucket
 
-    # The rule for a limit of n requests/s; a tenant may use all of it, or `--rate` above 10 would change nothing.
     RateLimitBucket.objects.filter(provider="resend", scope="global", unit="request").update(
         capacity=1 + 0.02 * rate, refill_per_second=0.98 * rate
-    )
-    RateLimitBucket.objects.filter(provider="resend", scope="tenant", tenant=None).update(
-        capacity=max(1000, 100 * rate), refill_per_second=max(1000, 100 * rate)
     )
 
 

@@ -9,7 +9,7 @@ from devtools.k6.scene import RATE, UPLOAD_SECONDS, WARM_SECONDS, A, B, Measured
 
 def profile(run: Run) -> Measured:
     flood = run.size(50_000, 3_000)
-    # What the whole limit needs for them; the codes take their part of it.
+    # Half of the time that A's share of the limit needs for them.
     seconds = WARM_SECONDS + flood / (RATE * 100)
     traffic = open_scene(run)
     with traffic.script("product-flood", RECIPIENTS=flood // 2, SECONDS=seconds, BEFORE=WARM_SECONDS) as script:

@@ -27,12 +27,15 @@ class RateLimitBucketForm(_BucketForm):
 
     class Meta:
         model = RateLimitBucket
-        fields = ["provider", "scope", "tenant", "unit", "capacity", "refill_per_second", "reserve"]
+        fields = ["provider", "scope", "tenant", "rail", "unit", "capacity", "refill_per_second", "reserve"]
         help_texts = {
             "scope": "Global: the limit that the provider sets for all tenants together."
             " Tenant: what one tenant may use of it.",
             "unit": "A global bucket counts requests (a second one may count sends: the provider's daily quota)."
             " A tenant's bucket counts sends.",
+            "rail": "Of a tenant's bucket: the rail that it is for. Empty: for both, together."
+            " Without any row, a tenant may use all that is free on the marketing rail, and half of what the provider takes on"
+            " the transactional rail.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -50,8 +53,18 @@ class RateLimitBucketAdmin(_BucketAdmin):
     """Acts within seconds, in all processes. How full a bucket is at the moment is not here but in the metrics."""
 
     form = RateLimitBucketForm
-    list_display = ["provider", "scope", "tenant", "unit", "capacity", "refill_per_second", "reserve", "updated_at"]
-    list_filter = ["provider", "scope", "unit"]
+    list_display = [
+        "provider",
+        "scope",
+        "tenant",
+        "rail",
+        "unit",
+        "capacity",
+        "refill_per_second",
+        "reserve",
+        "updated_at",
+    ]
+    list_filter = ["provider", "scope", "rail", "unit"]
     list_select_related = ["tenant"]
     search_fields = ["provider", "tenant__slug", "tenant__name"]
     autocomplete_fields = ["tenant"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from uuid import UUID
 
-from core.governor import Decision, Governor, Limits, Want
+from core.governor import Bucket, Decision, Governor, Limits, Want
 from core.ids import new_id
 from messaging import buckets
 from messaging.dispatch.prefetch import Prefetch
@@ -38,7 +38,7 @@ _ITS_OWN = ("tenant", "retries")
 class Grant:
     """One request, allowed. New work: `takes`; else `replay` is the batch to be repeated.
 
-    `charged`: tenant → (sends taken from its bucket, that bucket's capacity).
+    `charged`: tenant → (sends taken from its bucket, that bucket).
     """
 
     id: str
@@ -46,7 +46,7 @@ class Grant:
     decision: Decision
     limits: Limits
     takes: tuple[Take, ...] = ()
-    charged: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    charged: Mapping[int, tuple[int, Bucket]] = field(default_factory=dict)
     apart: tuple[LaneKey, ...] = ()  # the lanes that go out apart from others, if these are such
     suspects: int = 0  # of the lane in which a culprit is looked for, when this was granted
     trial: bool = False  # one that is held, and this is the one send that finds out whether the cause is gone
@@ -236,14 +236,13 @@ def _new_work(
         if isinstance(found, Grant) or found.reason not in _ITS_OWN:
             return found
         first = min(first or found, found, key=lambda wait: wait.seconds)
-        # What it lacks is its own: no more searching for now, or no tokens of its tenants. Everybody else goes on.
-        starved = set(memory.starved())
-        left = [
-            lane for lane in lanes if lane.tenant not in starved and not (found.reason == "retries" and _searches(lane))
+        # What they lack is their own: no more searching for now, or no tokens of their tenants. Everybody else goes on.
+        starved, asked = set(memory.starved()), set(ready)
+        lanes = [
+            lane
+            for lane in lanes
+            if lane.tenant not in starved and not (_searches(lane) if found.reason == "retries" else lane in asked)
         ]
-        if len(left) == len(lanes):
-            break
-        lanes = left
     return first
 
 
@@ -261,7 +260,7 @@ def _ask_for(
     by_want: dict[tuple[int, int], list[Lane]] = defaultdict(list)
     for lane in chosen:
         by_want[lane.priority, lane.tenant].append(lane)
-    shares = buckets.tenant_buckets(adapter.name, {lane.tenant for lane in chosen})
+    shares = buckets.tenant_buckets(adapter, limits, rail, {lane.tenant for lane in chosen})
     wants = [
         Want(tenant, priority, min(adapter.max_batch, sum(lane.sends for lane in wanted)), shares[tenant])
         for (priority, tenant), wanted in by_want.items()
@@ -283,13 +282,13 @@ def _ask_for(
         return Later(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
     memory.took_turn(group)
     takes: list[Take] = []
-    charged: dict[int, tuple[int, float]] = {}
+    charged: dict[int, tuple[int, Bucket]] = {}
     probing = _probes_for(wants, decision, memory)
     for want, share in zip(wants, decision.shares, strict=True):
         if share:
             if probing in (None, want.tenant):
                 takes += _hand_out(by_want[want.priority, want.tenant], share)
-            charged[want.tenant] = (charged.get(want.tenant, (0, 0.0))[0] + share, want.bucket.capacity)
+            charged[want.tenant] = (charged.get(want.tenant, (0, want.bucket))[0] + share, want.bucket)
     return Grant(
         str(batch),
         batch,

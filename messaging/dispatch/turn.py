@@ -18,13 +18,14 @@ import redis
 from django.db import Error, OperationalError, close_old_connections, transaction
 
 from core import queues
-from core.governor import Event, Governor, Refusal, Settled
+from core.governor import Bucket, Event, Governor, Refusal, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
 from messaging.dispatch import refusals, stalls
 from messaging.dispatch.answer import Recorded, record_answer
 from messaging.dispatch.batch import Bound, Claimed, Formed, Hopeless, Waits
 from messaging.dispatch.forming import form_batch
+from messaging.dispatch.lateness import lateness_of
 from messaging.dispatch.preparing import FencedOut, prepare_batch
 from messaging.dispatch.reopening import reopen_batch, take_over
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
@@ -44,10 +45,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds that one request may take in all.
 REQUEST_DEADLINE = 10.0
-#: Seconds from grant to wire that the refill has room for (a fixed window of one second leaves 20 ms at 0.98 n), and from which
-#: on the governor hears of it (docs/decisions/0009). A batch of a hundred usually has 5 ms, a login code 2.
-USUAL_SECONDS = 0.015
-LATE_SECONDS = 0.020
 #: Seconds of the lease that are kept for recording the answer.
 LEASE_MARGIN = 5.0
 #: Seconds for which the tenants of lanes are left out that somebody was changing.
@@ -212,14 +209,14 @@ def _give_up(hopeless: Hopeless) -> None:
     log.error("batch_ambiguous", extra={"batch": hopeless.id, "code": hopeless.why.code})
 
 
-def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, float]]:
+def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, Bucket]]:
     """Tenant tokens of the grant that `sent` did not use."""
     used: dict[int, int] = {}
     for send in sent:
         used[send.tenant] = used.get(send.tenant, 0) + 1
     return [
-        (tenant, charged - used.get(tenant, 0), capacity)
-        for tenant, (charged, capacity) in grant.charged.items()
+        (tenant, charged - used.get(tenant, 0), bucket)
+        for tenant, (charged, bucket) in grant.charged.items()
         if charged > used.get(tenant, 0)
     ]
 
@@ -283,10 +280,10 @@ def _record(
 
 def _tell_if_late(line: Line, grant: Grant, started: float) -> None:
     """Claiming took longer than usual (a busy machine, a large batch): the governor shifts what comes after."""
-    held_up = time.monotonic() - started
-    if held_up > LATE_SECONDS:
+    late = lateness_of(line.adapter.name, line.rail).of(time.monotonic() - started)
+    if late > 0:
         try:
-            line.governor.late(held_up - USUAL_SECONDS, grant.limits)
+            line.governor.late(late, grant.limits)
         except redis.RedisError as error:
             log.warning("late_untold", extra={"batch": grant.batch, "error": type(error).__name__})
 
@@ -322,7 +319,7 @@ def _settle(
     event: Event,
     *,
     unused: bool = False,
-    back: Sequence[tuple[int, int, float]] = (),
+    back: Sequence[tuple[int, int, Bucket]] = (),
     answer: Answer | None = None,
     refused: Refusal | None = None,
 ) -> Settled | None:

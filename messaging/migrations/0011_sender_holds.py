@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("messaging", "0008_lanes_by_priority")]
+    dependencies = [("messaging", "0010_bucket_rail")]
 
     operations = [
         migrations.AddField(

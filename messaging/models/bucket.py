@@ -5,6 +5,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from core.models import Tenant
+from messaging.rails import Rail
 
 
 class RateLimitBucket(models.Model):
@@ -12,7 +13,8 @@ class RateLimitBucket(models.Model):
 
     `scope = global`: the provider's own limit, shared by all. `unit = request` counts requests (required: a provider
     without such a row is not sent to), `unit = send` its quota.
-    `scope = tenant`: a tenant's fair use, in sends; without `tenant` it is the default for all who have none of their own.
+    `scope = tenant`: a tenant's fair use, in sends; without `tenant` it is the default for all who have none of their own. With
+    `rail` it is for that rail alone; one without is for what the other rows do not name, and both rails take from it.
     """
 
     class Scope(models.TextChoices):
@@ -23,10 +25,21 @@ class RateLimitBucket(models.Model):
         REQUEST = "request", "requests"
         SEND = "send", "sends"
 
+    class OfRail(models.TextChoices):
+        TRANSACTIONAL = Rail.TRANSACTIONAL.value, "transactional rail"
+        MARKETING = Rail.MARKETING.value, "marketing rail"
+
     provider = models.CharField(max_length=32, help_text="Name of the adapter, e.g. resend.")
     scope = models.CharField(max_length=8, choices=Scope.choices)
     tenant = models.ForeignKey(
         Tenant, null=True, blank=True, on_delete=models.CASCADE, help_text="Empty: the default of all tenants."
+    )
+    rail = models.CharField(
+        max_length=16,
+        choices=OfRail.choices,
+        null=True,
+        blank=True,
+        help_text="A tenant's bucket may be for one rail. Empty: for both.",
     )
     unit = models.CharField(max_length=8, choices=Unit.choices)
     capacity = models.FloatField(help_text="Tokens a full bucket holds. For a limit of n/s: 1 + 0.02 n.")
@@ -37,11 +50,11 @@ class RateLimitBucket(models.Model):
     class Meta:
         db_table = "messaging_rate_limit_buckets"
         verbose_name = "rate limit bucket"
-        ordering = ["provider", "scope", "tenant_id"]
+        ordering = ["provider", "scope", "tenant_id", "rail"]
         constraints = [
             models.UniqueConstraint(
                 name="messaging_buckets_one",
-                fields=["provider", "scope", "tenant", "unit"],
+                fields=["provider", "scope", "tenant", "rail", "unit"],
                 nulls_distinct=False,
                 violation_error_message="There is such a bucket already.",
             ),
@@ -54,6 +67,11 @@ class RateLimitBucket(models.Model):
                 name="messaging_buckets_tenant_scope",
                 condition=Q(scope="tenant") | Q(tenant=None),
                 violation_error_message="A global bucket belongs to no tenant.",
+            ),
+            models.CheckConstraint(
+                name="messaging_buckets_rail_of_tenant",
+                condition=Q(rail=None) | Q(scope="tenant", rail__in=[rail.value for rail in Rail], reserve=0),
+                violation_error_message="Only a tenant's bucket names a rail, and it has nothing to reserve for the other one.",
             ),
             models.CheckConstraint(
                 name="messaging_buckets_refill_positive",

@@ -10,6 +10,7 @@ from core.governor import Governor
 from core.levels import read_levels
 from messaging import buckets
 from messaging.providers.base import Adapter
+from messaging.rails import Rail
 from messaging.yielding.depth import count, who_waits
 from messaging.yielding.policy import Marks, Policy
 
@@ -33,9 +34,12 @@ def look(adapter: Adapter, client: redis.Redis, policy: Policy) -> Look:
     who = who_waits(adapter.channel)
     if not who:
         return Look(0, marks)
-    fair = buckets.tenant_buckets(adapter.name, who)
+    fair = buckets.tenant_buckets(adapter, limits, Rail.TRANSACTIONAL, who)
+    # What lies beyond a tenant's bucket is its own wait. Within it counts what may leave while the provider takes as much as the
+    # low mark stands for: a tenant that uses its share and no more holds nobody who has stopped.
+    soon = marks.low / (limits.request.refill * adapter.max_batch)
     # A full bucket's first: what is there can only be less, and mostly this ends it.
-    full = {tenant: int(bucket.capacity + bucket.refill * policy.target) for tenant, bucket in fair.items()}
+    full = {tenant: int(bucket.capacity + bucket.refill * soon) for tenant, bucket in fair.items()}
     depth = count(adapter.channel, who, full, marks.high)
     if depth <= marks.low:
         return Look(depth, marks)
@@ -44,5 +48,5 @@ def look(adapter: Adapter, client: redis.Redis, policy: Policy) -> Look:
         levels.circuit and not levels.circuit_rail
     ):  # one that is open for marketing alone lets this rail's backlog leave
         return Look(depth, None, "circuit")
-    most = {t: max(0, int(levels.tenants[t] + bucket.refill * policy.target)) for t, bucket in fair.items()}
+    most = {t: max(0, int(levels.tenants[t] + bucket.refill * soon)) for t, bucket in fair.items()}
     return Look(count(adapter.channel, who, most, marks.high), marks)

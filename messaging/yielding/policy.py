@@ -65,7 +65,6 @@ def blind_yields(seconds: float) -> bool:
 class Fixed:
     high: int
     low: int
-    target: float = TARGET  # seconds; how much of a tenant's bucket counts
 
     def marks(self, *, max_batch: int, refill: float) -> Marks:
         return fixed(self.high, self.low)

@@ -43,6 +43,10 @@ def whole(tokens: float) -> int:
     return max(0, math.floor(tokens + HALF))
 
 
+def level_name(want: Want) -> str:
+    return want.bucket.level_of(want.tenant)
+
+
 def share_out(demands: Sequence[int], room: int) -> tuple[list[int], int]:
     """Max–min shares of `room`, and the place after which the ring goes on: the last one that got a left-over, or else
     the last one that got anything."""
@@ -58,6 +62,10 @@ def share_out(demands: Sequence[int], room: int) -> tuple[list[int], int]:
 
 #: Seconds that a mark reaches ahead at most, its slack aside.
 MARK_HORIZON = 2.0
+#: What a bucket holds for requests that leave late, in seconds of its refill.
+LATENESS_SECONDS = 0.0204
+#: What comes back to a tenant in so many seconds is worth a request.
+WORTH_SECONDS = 1.0
 
 
 @dataclass
@@ -67,8 +75,9 @@ class Model:
     level: Level | None = None
     quota: Level | None = None
     retries: Level | None = None
-    tenants: dict[int, Level] = field(default_factory=dict)
-    tenant_marks: dict[int, float] = field(default_factory=dict)
+    trickle: Level | None = None
+    tenants: dict[str, Level] = field(default_factory=dict)
+    tenant_marks: dict[str, float] = field(default_factory=dict)
     flights: dict[str, float] = field(default_factory=dict)
     cursors: dict[int, int] = field(default_factory=dict)
     mark: float = 0.0
@@ -96,17 +105,25 @@ class Model:
         self.level = self.level or Level(min(1.0, bucket.capacity), now)
         return self.level.now(bucket, now)
 
+    def level_at_grant(self, bucket: Bucket, now: float) -> float:
+        """Of a full bucket, what is above the credit for lateness is not there: it was idle."""
+        level = self.global_level(bucket, now)
+        return level if level < bucket.capacity - HALF else max(1.0, bucket.capacity - LATENESS_SECONDS * bucket.refill)
+
     def quota_level(self, bucket: Bucket, now: float) -> float:
         return self.quota.now(bucket, now) if self.quota else bucket.capacity
 
     def retry_level(self, bucket: Bucket, now: float) -> float:
         return self.retries.now(bucket, now) if self.retries else bucket.capacity
 
+    def trickle_level(self, bucket: Bucket, now: float) -> float:
+        return self.trickle.now(bucket, now) if self.trickle else bucket.capacity
+
     def circuit_for(self, rail: str) -> str:
         return self.circuit if self.circuit_rail in ("", rail) else ""
 
     def tenant_level(self, want: Want, now: float) -> float:
-        return self.tenants.get(want.tenant, Level(want.bucket.capacity, now)).now(want.bucket, now)
+        return self.tenants.get(level_name(want), Level(want.bucket.capacity, now)).now(want.bucket, now)
 
     def forget(self, now: float) -> None:
         self.flights = {grant: until for grant, until in self.flights.items() if until > now}
@@ -143,14 +160,17 @@ class Model:
                 return refuse(missing / quota.refill, "quota")
             room = min(room, whole(1 - missing))
         if call.retry and not probe:
-            missing = 1 + call.reserve(call.limits.retries) - self.retry_level(call.limits.retries, now)
-            if missing > HALF:
-                return refuse(missing / call.limits.retries.refill, "retries")
+            budget, own = call.limits.retries, call.limits.trickle
+            ways = [(1 + call.reserve(budget) - self.retry_level(budget, now), budget)]
+            if call.marketing:
+                ways.append((1 - self.trickle_level(own, now), own))
+            if all(missing > HALF for missing, _ in ways):
+                return refuse(min(missing / bucket.refill for missing, bucket in ways), "retries")
         if call.marketing and (wait := self.until_token(call, now)) > 0:
             return refuse(wait, "global")
         demands = self.demands(call, now, starved)
-        if not call.replay and not any(demands):
-            return refuse(min(starved), "tenant")
+        if (wait := self.until_worth(call, room, now)) > 0:
+            return refuse(wait, "tenant")
         if (wait := self.until_token(call, now)) > 0:
             self.mark = fixed(now + min(MARK_HORIZON, wait) + MARK_SLACK)
             return refuse(wait, "global")
@@ -175,22 +195,42 @@ class Model:
         missing = 1 + call.reserve(bucket) - self.global_level(bucket, now)
         return missing / bucket.refill if missing > HALF else 0.0
 
+    def may_take(self, call: Acquire, want: Want, now: float) -> tuple[int, float]:
+        """What the want's tenant may take, and until when its mark lasts."""
+        mark = self.tenant_marks.get(level_name(want), 0.0) if call.marketing else 0.0
+        free = whole(self.tenant_level(want, now) - call.reserve(want.bucket))
+        return (free if mark <= now else 0), mark
+
     def demands(self, call: Acquire, now: float, starved: list[float]) -> list[int]:
         """What each want may get; `starved` is filled in, and tenants whose tokens do not suffice are marked."""
         demands, taken = [0] * len(call.wants), dict.fromkeys((want.tenant for want in call.wants), 0)
         for place, want in sorted(enumerate(call.wants), key=lambda item: item[1].priority):
             level, reserve = self.tenant_level(want, now), call.reserve(want.bucket)
-            mark = self.tenant_marks.get(want.tenant, 0.0) if call.marketing else 0.0
-            may = whole(level - reserve) if mark <= now else 0
+            may, mark = self.may_take(call, want, now)
             demands[place] = min(want.sends, may - taken[want.tenant])
             taken[want.tenant] += demands[place]
             if may < 1:
                 starved[place] = max((1 + reserve - level) / want.bucket.refill, mark - now)
-            if not call.marketing and demands[place] < want.sends:
-                self.tenants.setdefault(want.tenant, Level(want.bucket.capacity, now))
+            if not call.marketing and not want.bucket.rail and demands[place] < want.sends:
+                self.tenants.setdefault(level_name(want), Level(want.bucket.capacity, now))
                 ahead = min(MARK_HORIZON, max(0.0, (1 - level) / want.bucket.refill))
-                self.tenant_marks[want.tenant] = fixed(now + ahead + 1)
+                self.tenant_marks[level_name(want)] = fixed(now + ahead + 1)
         return demands
+
+    def until_worth(self, call: Acquire, room: int, now: float) -> float:
+        """How long no tenant's tokens are worth a request for the want that it has first."""
+        first: dict[int, Want] = {}
+        for want in sorted(call.wants, key=lambda want: want.priority):
+            first.setdefault(want.tenant, want)
+        waits = []
+        for want in first.values():
+            bucket, reserve = want.bucket, call.reserve(want.bucket)
+            soon = whole(bucket.refill * WORTH_SECONDS)
+            enough = max(1, min(want.sends, room, soon, whole(bucket.capacity - reserve)))
+            may, mark = self.may_take(call, want, now)
+            missing = enough + reserve - self.tenant_level(want, now)
+            waits.append(0.0 if may >= enough else max(missing / bucket.refill, mark - now))
+        return min(waits, default=0.0)
 
     def split(self, wants: Sequence[Want], demands: Sequence[int], room: int) -> list[int]:
         shares = [0] * len(wants)
@@ -207,7 +247,7 @@ class Model:
         return shares
 
     def spend(self, call: Acquire, shares: Sequence[int], now: float, probe: bool) -> None:
-        self.level = Level(fixed(self.global_level(call.limits.request, now) - 1), now)
+        self.level = Level(fixed(self.level_at_grant(call.limits.request, now) - 1), now)
         self.spent += 1
         self.flights[call.grant] = fixed(now + FLIGHT_TTL)
         if call.limits.quota and not call.replay:
@@ -215,12 +255,15 @@ class Model:
             self.quota = Level(fixed(self.quota_level(call.limits.quota, now) - sum(shares)), now)
         if call.retry and not probe:
             self.retries = Level(fixed(self.retry_level(call.limits.retries, now) - 1), now)
+            if call.marketing:
+                self.trickle = Level(fixed(max(0.0, self.trickle_level(call.limits.trickle, now) - 1)), now)
         for tenant in {want.tenant for want in call.wants}:
             own = [(want, share) for want, share in zip(call.wants, shares, strict=True) if want.tenant == tenant]
+            name = level_name(own[0][0])
             if taken := sum(share for _, share in own):
-                self.tenants[tenant] = Level(fixed(self.tenant_level(own[0][0], now) - taken), now)
+                self.tenants[name] = Level(fixed(self.tenant_level(own[0][0], now) - taken), now)
             if not call.marketing and all(share == want.sends for want, share in own):
-                self.tenant_marks.pop(tenant, None)
+                self.tenant_marks.pop(name, None)
         if not call.marketing:
             self.mark = 0.0
         if probe:
@@ -273,11 +316,15 @@ class Model:
             if call.retry:
                 budget = call.limits.retries
                 self.retries = Level(fixed(min(budget.capacity, self.retry_level(budget, now) + 1)), now)
+                if call.marketing:
+                    own = call.limits.trickle
+                    self.trickle = Level(fixed(min(own.capacity, self.trickle_level(own, now) + 1)), now)
         if quota and sends_back:
             self.quota = Level(fixed(min(quota.capacity, self.quota_level(quota, now) + sends_back)), now)
-        for tenant, sends, capacity in call.back:
-            if level := self.tenants.get(tenant):
-                self.tenants[tenant] = replace(level, tokens=min(capacity, level.tokens + sends))
+        for tenant, sends, bucket in call.back:
+            name = bucket.level_of(tenant)
+            if level := self.tenants.get(name):
+                self.tenants[name] = replace(level, tokens=min(bucket.capacity, level.tokens + sends))
 
     def turn_circuit(self, reason: str, rail: str) -> None:
         """Open it for `rail` (both: ""), or close the one that was."""

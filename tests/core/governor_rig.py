@@ -105,10 +105,14 @@ class TimedGovernor(Governor):
     def state(self) -> dict[str, str]:
         return _texts(self.client.hgetall(self.keys[0]))
 
-    def tenants(self) -> dict[int, tuple[float, float, float]]:
-        """Tokens, their time, mark."""
+    def levels(self) -> dict[str, tuple[float, float, float]]:
+        """Of each tenant's level: tokens, their time, mark."""
         stored = _texts(self.client.hgetall(self.keys[1]))
-        return {int(tenant): cast("Any", tuple(map(float, text.split(":")))) for tenant, text in stored.items()}
+        return {name: cast("Any", tuple(map(float, text.split(":")))) for name, text in stored.items()}
+
+    def tenants(self) -> dict[int, tuple[float, float, float]]:
+        """The levels that are for both rails, by tenant."""
+        return {int(name): level for name, level in self.levels().items() if ":" not in name}
 
     def flights(self) -> dict[str, float]:
         found = cast("list[tuple[bytes, float]]", self.client.zrange(self.keys[2], 0, -1, withscores=True))
@@ -125,6 +129,7 @@ def assert_same_state(governor: TimedGovernor, model: Model) -> None:
     _assert_same_level(state, "tokens", "at", model.level)
     _assert_same_level(state, "q_tokens", "q_at", model.quota)
     _assert_same_level(state, "r_tokens", "r_at", model.retries)
+    _assert_same_level(state, "m_tokens", "m_at", model.trickle)
     for rail, name in (("transactional", "refused_t"), ("marketing", "refused_m")):
         assert state.get(name, "") == ";".join(model.refused.get(rail, ())), name
         assert abs(float(state.get(f"{name}_at", 0)) - model.refused_at.get(rail, 0.0)) < NEAR, name
@@ -133,12 +138,12 @@ def assert_same_state(governor: TimedGovernor, model: Model) -> None:
     flights = governor.flights()
     assert flights.keys() == model.flights.keys()
     assert all(abs(until - model.flights[grant]) < NEAR for grant, until in flights.items())
-    tenants = governor.tenants()
-    assert tenants.keys() == model.tenants.keys()
-    for tenant, stored in tenants.items():
-        level = model.tenants[tenant]
-        expected_row = (level.tokens, level.at, model.tenant_marks.get(tenant, 0.0))
-        assert all(abs(a - b) < NEAR for a, b in zip(stored, expected_row, strict=True)), tenant
+    levels = governor.levels()
+    assert levels.keys() == model.tenants.keys()
+    for name, stored in levels.items():
+        level = model.tenants[name]
+        expected_row = (level.tokens, level.at, model.tenant_marks.get(name, 0.0))
+        assert all(abs(a - b) < NEAR for a, b in zip(stored, expected_row, strict=True)), name
 
 
 def _assert_same_level(state: dict[str, str], tokens: str, at: str, level: Level | None) -> None:

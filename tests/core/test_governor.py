@@ -1,5 +1,6 @@
 """The script does what the specification says: random calls, compared with the model at every step."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,7 @@ class GovernorMachine(RuleBasedStateMachine):
     client: redis_module.Redis
     limits: Limits
     buckets: tuple[Bucket, ...]
+    by_rail: bool  # some tenants' buckets are for one rail each
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,13 +87,13 @@ class GovernorMachine(RuleBasedStateMachine):
         reason = self.acquire(call).reason
         assert reason != decision.reason or reason in twice
 
-    @initialize(limits=LIMITS, buckets=st.sampled_from(TENANTS))
-    def configure(self, limits: Limits, buckets: tuple[Bucket, ...]) -> None:
-        self.limits, self.buckets = limits, buckets
+    @initialize(limits=LIMITS, buckets=st.sampled_from(TENANTS), by_rail=st.booleans())
+    def configure(self, limits: Limits, buckets: tuple[Bucket, ...], by_rail: bool) -> None:
+        self.limits, self.buckets, self.by_rail = limits, buckets, by_rail
 
-    @rule(limits=LIMITS, buckets=st.sampled_from(TENANTS))
-    def reconfigure(self, limits: Limits, buckets: tuple[Bucket, ...]) -> None:
-        self.configure(limits, buckets)
+    @rule(limits=LIMITS, buckets=st.sampled_from(TENANTS), by_rail=st.booleans())
+    def reconfigure(self, limits: Limits, buckets: tuple[Bucket, ...], by_rail: bool) -> None:
+        self.configure(limits, buckets, by_rail)
 
     @rule(
         rail=RAILS,
@@ -103,7 +105,7 @@ class GovernorMachine(RuleBasedStateMachine):
     def ask(
         self, rail: str, wants: list[tuple[int, int, int]], max_batch: int, retry: bool, probe_batch: int | None
     ) -> None:
-        self.ask_for(rail, wants=self.wants(wants), max_batch=max_batch, retry=retry, probe_batch=probe_batch)
+        self.ask_for(rail, wants=self.wants(rail, wants), max_batch=max_batch, retry=retry, probe_batch=probe_batch)
 
     @rule(
         rail=RAILS,
@@ -114,9 +116,15 @@ class GovernorMachine(RuleBasedStateMachine):
     )
     def ask_for_many(self, rail: str, first: int, count: int, sends: list[int], priorities: list[int]) -> None:
         wants = [(first + n, priorities[n % len(priorities)], sends[n % len(sends)]) for n in range(count)]
-        self.ask_for(rail, wants=self.wants(wants))
+        self.ask_for(rail, wants=self.wants(rail, wants))
 
-    @rule(rail=RAILS, batch=BATCHES)
+    @rule(rail=RAILS, batch=BATCHES, count=st.integers(1, 4))
+    def ask_for_replays(self, rail: str, batch: str, count: int) -> None:
+        """Many, so that the retry budget is used up."""
+        for _ in range(count):
+            self.ask_for_a_replay(rail, batch)
+            self.governor.us += 100_000
+
     def ask_for_a_replay(self, rail: str, batch: str) -> None:
         self.ask_for(rail, batch=batch, replay=True, retry=True)
 
@@ -148,7 +156,7 @@ class GovernorMachine(RuleBasedStateMachine):
     ) -> None:
         call, decision = self.granted[which % len(self.granted)]
         back = tuple(
-            (want.tenant, round(share * given_back), want.bucket.capacity)
+            (want.tenant, round(share * given_back), want.bucket)
             for want, share in zip(call.wants, decision.shares, strict=True)
             if round(share * given_back)
         )
@@ -190,9 +198,12 @@ class GovernorMachine(RuleBasedStateMachine):
     def states_agree(self) -> None:
         assert_same_state(self.governor, self.model)
 
-    def wants(self, wants: list[tuple[int, int, int]]) -> tuple[Want, ...]:
-        buckets = self.buckets
-        return tuple(Want(tenant, priority, n, buckets[tenant % len(buckets)]) for tenant, priority, n in wants)
+    def wants(self, rail: str, wants: list[tuple[int, int, int]]) -> tuple[Want, ...]:
+        def bucket(tenant: int) -> Bucket:
+            found = self.buckets[tenant % len(self.buckets)]
+            return replace(found, rail=rail) if self.by_rail and tenant % 2 else found
+
+        return tuple(Want(tenant, priority, n, bucket(tenant)) for tenant, priority, n in wants)
 
     def ask_for(self, rail: str, batch: str | None = None, **rest: Any) -> None:
         self.calls += 1

@@ -14,7 +14,7 @@ from redis import Redis
 
 from core.governor import MARK_SLACK, Event, Governor, Want
 from tests.core.governor_hammer import HAMMERED
-from tests.core.governor_rig import TimedGovernor, want
+from tests.core.governor_rig import PLENTY, TimedGovernor, want
 
 ROOT = Path(__file__).parents[2]
 RAILS = ["transactional"] * 2 + ["marketing"] * 6
@@ -122,7 +122,7 @@ def test_settling_costs_the_same_commands_too(crowded: TimedGovernor) -> None:
     for count in (1, 10, 100):
         crowded.advance(0.1)
         decision = crowded.transactional(*(want(tenant, 10) for tenant in range(1, count + 1)))
-        back = tuple((tenant, 1, 1000.0) for tenant in range(1, count + 1))
+        back = tuple((tenant, 1, PLENTY) for tenant in range(1, count + 1))
         with counting(crowded.client) as counts:
             crowded.report(Event.NONE, epoch=decision.epoch, unused=True, back=back)
         assert counts == {"evalsha": 1, "zremrangebyscore": 1, "hgetall": 1, "zrem": 1, "hmget": 1, "hset": 2}

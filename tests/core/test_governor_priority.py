@@ -78,9 +78,9 @@ def test_a_transactional_call_without_tenant_tokens_leaves_the_global_token_to_o
 
 
 def test_the_reserve_is_only_for_the_transactional_rail(governor: TimedGovernor) -> None:
-    governor.limits = Limits(Bucket(3, 10, reserve=2))
+    governor.limits = Limits(Bucket(3.204, 10, reserve=2))
     governor.transactional()
-    governor.advance(1)  # full: 3
+    governor.advance(1)  # full: 3 at once
     assert governor.marketing().granted
     refused = governor.marketing()
     assert (refused.reason, refused.wait) == ("global", about(0.1))

@@ -12,10 +12,13 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from django.urls import reverse
 
+from core.governor import Bucket
 from core.models import ApiKey, Tenant
 from messaging import buckets
 from messaging.admin import SendAdmin
 from messaging.models import RateLimitBucket, SenderDomain
+from messaging.providers.registry import adapter_for
+from messaging.rails import Channel, Rail
 from tests.messaging.tenant_rig import ensure_bucket, make_tenant
 
 pytestmark = pytest.mark.django_db
@@ -195,15 +198,30 @@ def add(client: Client, **changes: object) -> Any:
     return client.post(reverse(f"{BUCKETS}_add"), BUCKET | changes)
 
 
+def bucket_of(tenant: Tenant, rail: Rail) -> Bucket:
+    adapter, limits = adapter_for(Channel.EMAIL), buckets.limits_of("resend")
+    assert adapter
+    assert limits
+    return buckets.tenant_buckets(adapter, limits, rail, [tenant.pk])[tenant.pk]
+
+
 def test_a_bucket_is_added_changed_and_acts_at_once(admin_client: Client) -> None:
     tenant = make_tenant()
-    assert buckets.tenant_buckets("resend", [tenant.pk])[tenant.pk].capacity != 50
+    assert bucket_of(tenant, Rail.MARKETING).capacity != 50
     assert add(admin_client, tenant=tenant.pk).status_code == 302
-    assert buckets.tenant_buckets("resend", [tenant.pk])[tenant.pk].capacity == 50
+    assert bucket_of(tenant, Rail.MARKETING).capacity == bucket_of(tenant, Rail.TRANSACTIONAL).capacity == 50
     row = RateLimitBucket.objects.get(tenant=tenant)
     form = BUCKET | {"tenant": tenant.pk, "capacity": "70"}
     assert admin_client.post(reverse(f"{BUCKETS}_change", args=[row.pk]), form).status_code == 302
-    assert buckets.tenant_buckets("resend", [tenant.pk])[tenant.pk].capacity == 70
+    assert bucket_of(tenant, Rail.MARKETING).capacity == 70
+
+
+def test_a_bucket_for_one_rail_is_added(admin_client: Client) -> None:
+    tenant = make_tenant()
+    assert add(admin_client, tenant=tenant.pk).status_code == 302
+    assert add(admin_client, tenant=tenant.pk, rail="transactional", capacity="20").status_code == 302
+    assert [bucket_of(tenant, rail).capacity for rail in Rail] == [20, 50]
+    assert "transactional rail" in text_of(admin_client.get(reverse(f"{BUCKETS}_changelist")))
 
 
 @pytest.mark.parametrize(
@@ -221,6 +239,9 @@ def test_a_bucket_is_added_changed_and_acts_at_once(admin_client: Client) -> Non
         ({"unit": "request", "tenant": "TENANT"}, "A tenant bucket counts sends"),
         ({"scope": "global", "unit": "send", "tenant": "TENANT"}, "A global bucket belongs to no tenant"),
         ({"scope": "global", "unit": "request"}, "such a bucket already"),
+        ({"scope": "global", "unit": "send", "rail": "marketing"}, "Only a tenant's bucket names a rail"),
+        ({"rail": "transactional", "reserve": "1"}, "nothing to reserve"),
+        ({"rail": "sms"}, "not one of the available choices"),
         ({"provider": "nobody"}, "not one of the available choices"),
         ({"provider": ""}, "required"),
         ({"scope": "planet"}, "not one of the available choices"),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
 
+from core.governor import Bucket
 from core.models import Tenant
 from messaging import buckets
 from messaging.models import RateLimitBucket
+from messaging.providers.resend import ResendAdapter
+from messaging.rails import Rail
 
 pytestmark = pytest.mark.django_db
 
@@ -37,6 +42,12 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "reserve that is no number": (GLOBAL | {"reserve": float("nan")}, "messaging_buckets_reserve_fits"),
     "tenant bucket that counts requests": (TENANT | {"unit": "request"}, "messaging_buckets_scope_unit"),
     "global bucket of a tenant": (GLOBAL | {"tenant": True}, "messaging_buckets_tenant_scope"),
+    "global bucket of a rail": (GLOBAL | {"rail": "marketing"}, "messaging_buckets_rail_of_tenant"),
+    "unknown rail": (TENANT | {"rail": "sms"}, "messaging_buckets_rail_of_tenant"),
+    "reserve of a rail's bucket": (
+        TENANT | {"rail": "transactional", "reserve": 1.0},
+        "messaging_buckets_rail_of_tenant",
+    ),
     "unknown scope": (GLOBAL | {"scope": "planet"}, "messaging_buckets_"),
     "unknown unit": (GLOBAL | {"unit": "byte"}, "messaging_buckets_"),
     "no provider": (GLOBAL | {"provider": ""}, "messaging_buckets_known_values"),
@@ -71,8 +82,8 @@ def test_a_form_says_why(case: str) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [GLOBAL, GLOBAL | {"unit": "send"}, TENANT, TENANT | {"tenant": True}],
-    ids=["limit", "quota", "default of tenants", "one tenant"],
+    [GLOBAL, GLOBAL | {"unit": "send"}, TENANT, TENANT | {"tenant": True}, TENANT | {"rail": "marketing"}],
+    ids=["limit", "quota", "default of tenants", "one tenant", "default of a rail"],
 )
 def test_a_bucket_is_there_once_also_without_a_tenant(values: dict[str, Any]) -> None:
     RateLimitBucket.objects.create(**values_of(values))
@@ -86,6 +97,8 @@ def test_a_bucket_is_there_once_also_without_a_tenant(values: dict[str, Any]) ->
 def test_all_sensible_ones_may_stand_side_by_side() -> None:
     rows = [GLOBAL, GLOBAL | {"unit": "send"}, TENANT, TENANT | {"tenant": tenant_of()}]
     rows += [TENANT | {"tenant": tenant_of("other")}, GLOBAL | {"provider": "second"}]
+    rows += [TENANT | {"rail": rail.value} for rail in Rail]
+    rows += [TENANT | {"tenant": tenant_of(), "rail": rail.value} for rail in Rail]
     for values in rows:
         bucket = RateLimitBucket(**values)
         bucket.full_clean()
@@ -115,7 +128,97 @@ def test_limits_come_from_the_rows() -> None:
     limits = buckets.limits_of("postbox")
     assert limits is not None
     assert (limits.request.capacity, limits.request.refill, limits.quota) == (2.0, 9.8, None)
-    other = tenant_of("other")
-    found = buckets.tenant_buckets("postbox", [tenant_of().pk, other.pk])
-    assert (found[tenant_of().pk].capacity, found[other.pk]) == (50.0, buckets.DEFAULT_TENANT_BUCKET)
     buckets.forget()
+
+
+def about(value: float) -> Any:
+    return pytest.approx(value)
+
+
+class _Postbox(ResendAdapter):
+    name = "postbox"
+    max_batch = 100
+
+
+def _found(tenant: Tenant) -> dict[str, Bucket]:
+    buckets.forget()
+    limits = buckets.limits_of("postbox")
+    assert limits is not None
+    adapter = _Postbox(api_key="re_x", base_url="http://127.0.0.1:1")
+    found = {rail.value: buckets.tenant_buckets(adapter, limits, rail, [tenant.pk])[tenant.pk] for rail in Rail}
+    buckets.forget()
+    return found
+
+
+def test_without_a_row_a_tenant_may_use_all_of_marketing_and_half_of_the_transactional_rail() -> None:
+    RateLimitBucket.objects.create(**GLOBAL)
+    found = _found(tenant_of())
+    assert found["transactional"] == Bucket(about(490), about(490), rail="transactional")
+    assert found["marketing"].refill >= 100_000, "more than any provider takes"
+    assert found["marketing"].rail == "marketing"
+
+
+def test_a_slow_provider_s_share_still_holds_a_full_request() -> None:
+    RateLimitBucket.objects.create(**GLOBAL | {"refill_per_second": 0.5})
+    assert _found(tenant_of())["transactional"] == Bucket(100, about(25), rail="transactional")
+
+
+#: Capacities tell the rows apart: default of both, of a rail; the tenant's of both, of a rail.
+_ROWS = {"d": 10.0, "dt": 11.0, "dm": 12.0, "o": 20.0, "ot": 21.0, "om": 22.0}
+
+
+@pytest.mark.parametrize(
+    ("rows", "transactional", "marketing"),
+    [
+        ("", 490, 1_000_000),
+        ("d", 10, 10),
+        ("dt", 11, 1_000_000),
+        ("d dm", 10, 12),
+        ("d dt dm", 11, 12),
+        ("dt dm o", 20, 20),
+        ("d ot", 21, 10),
+        ("om", 490, 22),
+        ("d dt dm o ot om", 21, 22),
+    ],
+)
+def test_the_row_of_the_tenant_before_the_default_and_the_rail_s_before_both(
+    rows: str, transactional: float, marketing: float
+) -> None:
+    RateLimitBucket.objects.create(**GLOBAL)
+    rails = {"t": Rail.TRANSACTIONAL.value, "m": Rail.MARKETING.value, "": None}
+    for name in rows.split():
+        tenant = tenant_of() if name[0] == "o" else None
+        RateLimitBucket.objects.create(**TENANT | {"capacity": _ROWS[name], "rail": rails[name[1:]], "tenant": tenant})
+    found = _found(tenant_of())
+    assert (found["transactional"].capacity, found["marketing"].capacity) == (about(transactional), marketing)
+    RateLimitBucket.objects.filter(tenant=tenant_of()).delete()
+    assert _found(tenant_of("other")) == _found(tenant_of()), "nobody else's"
+
+
+def test_a_bucket_for_both_rails_is_one_level_and_of_each_rail_another() -> None:
+    RateLimitBucket.objects.create(**GLOBAL)
+    both = RateLimitBucket.objects.create(**TENANT)
+    assert {bucket.level_of(7) for bucket in _found(tenant_of()).values()} == {"7"}
+    RateLimitBucket.objects.filter(pk=both.pk).update(rail="marketing")
+    assert {bucket.level_of(7) for bucket in _found(tenant_of()).values()} == {"7:transactional", "7:marketing"}
+
+
+MIGRATION = import_module("messaging.migrations.0010_bucket_rail")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"capacity": 2000.0}, {"refill_per_second": 500.0}, {"reserve": 5.0}, {"tenant": True}, {"rail": "marketing"}],
+    ids=str,
+)
+def test_a_default_that_somebody_has_changed_outlives_the_migration_and_the_seeded_one_does_not(
+    changed: dict[str, Any],
+) -> None:
+    RateLimitBucket.objects.filter(scope="tenant").delete()
+    row = RateLimitBucket.objects.create(**values_of(MIGRATION.SEEDED | changed))
+    MIGRATION.drop_the_seeded_default(apps, None)
+    assert RateLimitBucket.objects.filter(pk=row.pk).exists() == bool(changed)
+
+
+def test_a_fresh_installation_has_no_default_of_tenants() -> None:
+    assert not RateLimitBucket.objects.filter(scope="tenant").exists()

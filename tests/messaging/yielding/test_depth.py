@@ -28,8 +28,8 @@ from tests.rig import seed_buckets
 
 pytestmark = pytest.mark.usefixtures("redis", "seeded")
 
-WIDE = Fixed(1_000_000, 1)  # counts everything
-MARKS = Marks(1_000_000, 1)
+WIDE = Fixed(1_000_000, 1_000)  # counts everything; a second's worth of what a tenant's bucket lets through
+MARKS = Marks(1_000_000, 1_000)
 
 
 @pytest.fixture
@@ -105,10 +105,10 @@ def test_paused_and_held_blasts_do_not_count(redis: Redis, acme: Tenant) -> None
     assert depth(redis) == 4
 
 
-def _tokens(redis: Redis, tenant: Tenant, tokens: float) -> None:
+def _tokens(redis: Redis, tenant: Tenant, tokens: float, rail: str = "") -> None:
     (seconds, _) = redis.time()
     redis.hset(
-        Governor(redis, "resend").keys[1], str(tenant.pk), f"{tokens}:{seconds + 60}:0"
+        Governor(redis, "resend").keys[1], f"{tenant.pk}{rail}", f"{tokens}:{seconds + 60}:0"
     )  # ahead: does not refill
 
 
@@ -147,10 +147,33 @@ def test_many_starved_tenants_do_not_hide_one_that_is_not(redis: Redis) -> None:
     assert see(redis, Fixed(100, 10)).depth == 40
 
 
-def test_the_target_decides_how_much_of_a_bucket_counts(redis: Redis, acme: Tenant) -> None:
+def test_the_low_mark_decides_how_much_of_a_bucket_counts(redis: Redis, acme: Tenant) -> None:
+    """The provider takes 1,000 sends a second: as many as the low mark in so much of one."""
     insert_raw(acme, 5_000, category="product")
     _tokens(redis, acme, 0)
-    assert see(redis, Fixed(1_000_000, 1, target=2.5)).depth == 2_500
+    assert see(redis, Fixed(1_000_000, 2_500)).depth == 2_500
+    assert see(redis, Fixed(1_000_000, 500)).depth == 500
+
+
+def test_a_tenant_s_flood_beyond_its_share_does_not_reach_the_marks(redis: Redis, acme: Tenant) -> None:
+    """Nothing is configured: half of the provider's rate is a tenant's. At first with a full bucket, then all the time."""
+    RateLimitBucket.objects.filter(scope="tenant").delete()
+    RateLimitBucket.objects.update(capacity=1.2, refill_per_second=9.8)
+    buckets.forget()
+    insert_raw(acme, 9_000, category="product")
+    assert see(redis, Adaptive()) == Look(490 + 200, Marks(901, 400))
+    _tokens(redis, acme, 99, rail=":transactional")  # a full request at the most comes together
+    assert see(redis, Adaptive()) == Look(99 + 200, Marks(901, 400))
+    insert_raw(make_tenant(), 120, category="transactional")
+    assert see(redis, Adaptive()).depth == 99 + 200 + 120, "others' codes count behind it in full"
+
+
+def test_a_level_of_the_marketing_rail_says_nothing_of_this_one(redis: Redis, acme: Tenant) -> None:
+    RateLimitBucket.objects.filter(scope="tenant").delete()
+    buckets.forget()
+    insert_raw(acme, 5_000, category="product")
+    _tokens(redis, acme, 0, rail=":marketing")
+    assert depth(redis) == 500 + 500
 
 
 def test_it_is_counted_up_to_the_high_mark(redis: Redis, acme: Tenant) -> None:

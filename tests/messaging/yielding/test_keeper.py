@@ -12,13 +12,14 @@ from redis import Redis
 from core import counters
 from core.gate import Gate
 from core.governor import Governor
+from messaging import buckets
 from messaging.metrics.counted import DEPTH_UNREADABLE
-from messaging.models import Send
+from messaging.models import RateLimitBucket, Send
 from messaging.providers.registry import adapter_for
 from messaging.rails import Channel
 from messaging.yielding import keeper as module
 from messaging.yielding.keeper import Keeper
-from messaging.yielding.policy import BLIND_SECONDS, DEEP, IDLE, TRICKLE_SECONDS, WORKING, Fixed, Policy
+from messaging.yielding.policy import BLIND_SECONDS, DEEP, IDLE, TRICKLE_SECONDS, WORKING, Adaptive, Fixed, Policy
 from messaging.yielding.state import TTL, key_of, yield_state
 from tests.factories import insert_raw, make_tenant
 from tests.rig import seed_buckets
@@ -77,6 +78,32 @@ def test_it_yields_at_the_high_mark_and_goes_on_at_the_low_one(caplog: pytest.Lo
     told = [record.getMessage() for record in caplog.records]
     assert told == ["marketing_yields", "marketing_resumes", "marketing_yields"]
     assert (keeper.state.depth, keeper.state.high, keeper.state.low, keeper.state.why) == (10, 10, 5, "depth")
+
+
+def test_one_tenant_s_flood_of_product_mail_never_stops_marketing(redis: Redis) -> None:
+    """9,000 of them, before anything of it has left and with its bucket used up. What others have may stop marketing, and it goes
+    on again in spite of the flood."""
+    RateLimitBucket.objects.filter(scope="tenant").delete()
+    RateLimitBucket.objects.update(capacity=1.2, refill_per_second=9.8)
+    buckets.forget()
+    flooding, gate = make_tenant("flooding"), Gate()
+    keeper = make(gate, Adaptive())
+    keeper.step(working=True)
+    insert_raw(flooding, 9_000, category="product")
+    keeper.step(working=True)
+    assert (gate.is_open(), keeper.state.depth) == (True, 690)
+    level = f"99:{redis.time()[0] + 60}:0"  # as much as comes together before a request leaves; does not refill
+    redis.hset(Governor(redis, "resend").keys[1], f"{flooding.pk}:transactional", level)
+    keeper.step(working=True)
+    assert (gate.is_open(), keeper.state.depth) == (True, 299)
+    others = [make_tenant(f"other-{n}") for n in range(3)]
+    for other in others:
+        insert_raw(other, 400, category="transactional")
+    keeper.step(working=True)
+    assert not gate.is_open()
+    Send.objects.filter(tenant__in=others).update(status="expired")
+    keeper.step(working=True)
+    assert (gate.is_open(), keeper.state.depth) == (True, 299)
 
 
 def test_it_looks_often_where_it_may_matter_and_rarely_where_nothing_is_done() -> None:
