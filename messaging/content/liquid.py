@@ -9,22 +9,23 @@ parsing, `_weigh` bounds the tree and puts a meter into every block that can run
 from __future__ import annotations
 
 import functools
+import math
 import re
 
 from liquid import Environment, StrictDefaultUndefined
 from liquid.ast import Node
 from liquid.builtin.expressions import FilteredExpression, Path, StringLiteral
-from liquid.builtin.expressions.primitive import RangeLiteral
+from liquid.builtin.expressions.logical import ContainsExpression
+from liquid.builtin.expressions.primitive import FloatLiteral, RangeLiteral
 from liquid.builtin.tags.case_tag import MultiExpressionBlockNode
 from liquid.builtin.tags.for_tag import ForNode
 from liquid.builtin.tags.tablerow_tag import TablerowNode
 from liquid.context import RenderContext
 from liquid.exceptions import BlockNestingError, LiquidError
 from liquid.expression import Expression
-from liquid.token import TOKEN_CONTENT, TOKEN_ILLEGAL, TOKEN_OUTPUT
 
-from messaging.content import filters
-from messaging.content.runtime import STEP, BoundedRange, MeteredBlock, Part, line_at, line_of
+from messaging.content import filters, tags
+from messaging.content.runtime import STEP, BoundedRange, Contains, MeteredBlock, Part, line_at, line_of
 from messaging.errors import InvalidInput
 
 MAX_WEIGHT = 1_000_000  # units: every node of a source once
@@ -32,13 +33,6 @@ MAX_TAGS = 5_000  # {{ … }} and {% … %} in one source
 MAX_TAG_SQUARES = 5_000_000  # sum of their squared lengths: the lexer backtracks within a tag
 MAX_DEPTH = 40  # of nested expressions, so that rendering never depends on how much stack the caller has left
 
-#: The tags there are. Left out: include and render (there is nothing to include), liquid and echo (another spelling of
-#: the others), doc. The last three are the engine's names for what is not a tag.
-_TAGS = frozenset(
-    {"if", "unless", "case", "for", "break", "continue", "tablerow", "capture", "assign", "cycle", "increment"}
-    | {"decrement", "ifchanged", "comment", "#"}
-    | {TOKEN_CONTENT, TOKEN_ILLEGAL, TOKEN_OUTPUT}
-)
 _MARKUP = re.compile(r"\{[{%]")
 _VERBATIM = re.compile(r"\{%-?\s*(raw|doc)\s*-?%\}")
 _END_VERBATIM = re.compile(r"\{%-?\s*endraw\s*-?%\}")
@@ -52,7 +46,7 @@ def has_markup(source: str) -> bool:
 def _environment(autoescape: bool) -> Environment:
     environment = Environment(undefined=StrictDefaultUndefined, autoescape=autoescape)
     filters.install(environment)
-    environment.tags = {name: tag for name, tag in environment.tags.items() if name in _TAGS}
+    tags.install(environment)
     return environment
 
 
@@ -144,6 +138,10 @@ def _weigh_expression(expression: Expression, depth: int) -> int:
     elif type(expression) is RangeLiteral:
         # The parser offers no other way to have its ranges made of another class. Same layout, another `evaluate`.
         expression.__class__ = BoundedRange
+    elif type(expression) is ContainsExpression:
+        expression.__class__ = Contains
+    elif isinstance(expression, FloatLiteral) and not math.isfinite(expression.value):
+        raise _RefusedError("template_syntax", f"line {line_of(expression.token)}: a number is too large")
     return weight + sum(_weigh_expression(child, depth + 1) for child in expression.children())
 
 
