@@ -32,6 +32,7 @@ Filter = Callable[..., object]
 #: Units. One unit is what handling a character costs at most, about 10 ns.
 FILTER = 64  # for calling a filter at all
 ELEMENT = 16  # for an element of a list or an object
+WRITTEN = 4  # for each unit of a list or an object that is written out
 MAX_VALUE = 300_000  # the largest value that may exist in a template, in units
 MAX_INT_BITS = 256  # of a number: `times` in a loop would otherwise double its digits each time
 
@@ -120,8 +121,10 @@ def metered(spec: Spec) -> Filter:
         for i, value in enumerate(given):
             if type(value) is StrictDefaultUndefined and not lenient:
                 str(value)  # raises
-            units += measure(value) * (1 if i else factor)
+            size = measure(value)
+            units += size * (1 if i else factor)
             if i in text and type(value) is not str:
+                context.budget.spend(WRITTEN * size)
                 given[i] = to_text(value)
                 units += len(given[i])
         if before is not None:

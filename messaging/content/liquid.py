@@ -8,9 +8,10 @@ parsing, `_weigh` bounds the tree and puts a meter into every block that can run
 
 from __future__ import annotations
 
-import functools
 import math
 import re
+import threading
+from collections import OrderedDict
 
 from liquid import Environment, StrictDefaultUndefined
 from liquid.ast import Node
@@ -25,6 +26,7 @@ from liquid.exceptions import BlockNestingError, LiquidError
 from liquid.expression import Expression
 
 from messaging.content import filters, tags
+from messaging.content.held import held_by
 from messaging.content.runtime import STEP, BoundedRange, Contains, MeteredBlock, Part, line_at, line_of
 from messaging.errors import InvalidInput
 
@@ -57,7 +59,7 @@ _HTML = _environment(autoescape=True)
 def compile_source(source: str, field: str, *, autoescape: bool) -> Part:
     """Raises InvalidInput: `template_syntax`, `unknown_tag`, `unknown_filter`, `template_too_complex`."""
     try:
-        return _compile(source, autoescape)
+        return _recent.get(source, autoescape)
     except _RefusedError as refused:
         raise InvalidInput(refused.code, refused.message, field=field) from None
 
@@ -69,7 +71,37 @@ class _RefusedError(Exception):
         self.message = message
 
 
-@functools.lru_cache(maxsize=64)  # what is validated is compiled right afterwards; long-lived caching is the caller's
+class _Recent:
+    """What is validated is compiled right afterwards: what was compiled last, up to `_RECENT_BYTES`. Threads share it.
+
+    Keeping it for longer is the caller's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: OrderedDict[tuple[str, bool], Part] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, source: str, autoescape: bool) -> Part:
+        key = (source, autoescape)
+        with self._lock:
+            if (known := self._parts.get(key)) is not None:
+                self._parts.move_to_end(key)
+                return known
+        part = _compile(source, autoescape)
+        with self._lock:
+            if key not in self._parts:
+                self._parts[key] = part
+                self._bytes += part.held
+            while self._bytes > _RECENT_BYTES and len(self._parts) > 1:
+                self._bytes -= self._parts.popitem(last=False)[1].held
+        return part
+
+
+_RECENT_BYTES = 8_000_000
+_recent = _Recent()
+
+
 def _compile(source: str, autoescape: bool) -> Part:
     _scan(source)
     try:
@@ -82,7 +114,7 @@ def _compile(source: str, autoescape: bool) -> Part:
     if sum(_weigh(node, context) for node in template.nodes) > MAX_WEIGHT:
         raise _RefusedError("template_too_complex", "the template has too many parts")
     names = template.analyze(include_partials=False).globals
-    return Part(template, frozenset(names) - _CLOCK_NAMES)
+    return Part(template, frozenset(names) - _CLOCK_NAMES, held_by(source, template.nodes, context))
 
 
 def _scan(source: str) -> None:

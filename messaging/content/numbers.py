@@ -112,15 +112,18 @@ def _remainder(a: Decimal, b: Decimal) -> Decimal:
 
 
 def absolute(left: object) -> int | float:
-    return _given(abs(to_number(left)))
+    number = to_number(left)
+    return _given(-number if number < 0 else number)
 
 
 def at_least(left: object, right: object) -> int | float:
-    return _given(max(to_number(left), to_number(right)))
+    a, b = to_number(left), to_number(right)
+    return _given(a if a >= b else b)
 
 
 def at_most(left: object, right: object) -> int | float:
-    return _given(min(to_number(left), to_number(right)))
+    a, b = to_number(left), to_number(right)
+    return _given(a if a <= b else b)
 
 
 def ceil(left: object) -> int:

@@ -59,22 +59,23 @@ class RenderError(Exception):
 
 
 class Part:
-    """One compiled source. Immutable; shared by threads."""
+    """One compiled source. Immutable; shared by threads. `held`: the memory it takes, in bytes."""
 
-    __slots__ = ("_nodes", "_template", "names")
+    __slots__ = ("held", "names", "nodes", "template")
 
-    def __init__(self, template: BoundTemplate, names: frozenset[str]) -> None:
-        self._template = template
-        self._nodes = template.nodes
+    def __init__(self, template: BoundTemplate, names: frozenset[str], held: int) -> None:
+        self.template = template
+        self.nodes = template.nodes
         self.names = names
+        self.held = held
 
     def render(self, variables: Mapping[str, object], now: datetime, budget: Budget, part: str) -> str:
         """Raises RenderError, whatever the template does: a fault of ours costs this one rendering, and is logged."""
-        context = Context(self._template, variables, now, budget)
+        context = Context(self.template, variables, now, budget)
         output = Output(budget)
         token: Token | None = None
         try:
-            for node in self._nodes:
+            for node in self.nodes:
                 token = node.token
                 node.render(context, output)  # type: ignore[arg-type]  # only `write` is ever called
         except MemoryError:

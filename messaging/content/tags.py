@@ -10,6 +10,7 @@ from liquid.builtin.tags.cycle_tag import CycleNode, CycleTag
 from liquid.token import TOKEN_CONTENT, TOKEN_ILLEGAL, TOKEN_OUTPUT
 from liquid.undefined import is_undefined
 
+from messaging.content.filters import WRITTEN, measure
 from messaging.content.text import printed, to_text
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def _print(value: object, context: Context, buffer: Any) -> int:
         return buffer.write(escape(value) if context.autoescape else value)  # type: ignore[no-any-return]
     if kind is Markup:
         return buffer.write(value)  # type: ignore[no-any-return]
+    if value is not None and kind not in (bool, int, float):
+        context.budget.spend(WRITTEN * measure(value))
     text = printed(value, context.autoescape)
     context.budget.spend(len(text))
     return buffer.write(text)  # type: ignore[no-any-return]
@@ -67,8 +70,8 @@ class _Cycle(CycleNode):
         key = _NAMELESS if is_undefined(group) else to_text(group)
         values = [argument.evaluate(context) for argument in self.args]
         if not key:
+            context.budget.spend(WRITTEN * measure(values))
             key = to_text(values)
-            context.budget.spend(len(key))
         index = context.cycle(key, len(values))
         return _print(values[index], context, buffer) if index < len(values) else 0
 

@@ -11,7 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from messaging.content import Document, RenderError, compile_document
-from messaging.content.filters import FILTER_NAMES
+from messaging.content import liquid as engine
+from messaging.content.filters import FILTER_NAMES, Spec, metered
+from messaging.errors import MessagingError
 
 NOW = datetime(2026, 3, 14, 15, 9, 26, 535897, tzinfo=UTC)
 
@@ -183,12 +185,56 @@ def test_no_filter_speaks_python(calls: list[str], start: str, frame: str, v: An
     try:
         found = rendered("{% assign e = empty %}" + frame % " | ".join([start, *calls]), html=html, v=v, w=w)
     except RenderError as error:
-        assert error.code in (
-            "template_error",
-            "template_too_costly",
-            "undefined_variable",
-            "rendered_too_large",
-            "rendered_invalid_text",
-        )
+        found, code = "", error.code
     else:
-        assert not PYTHON.search(found)
+        code = "template_error"
+    assert code in ERRORS
+    assert not PYTHON.search(found)
+
+
+ERRORS = {
+    "template_error",
+    "template_too_costly",
+    "undefined_variable",
+    "rendered_too_large",
+    "rendered_invalid_text",
+}
+
+
+# --- What is not the template's fault ---------------------------------------------------------------------------------
+
+
+def test_a_fault_of_ours_is_logged_as_one_and_costs_one_rendering(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(value: object) -> object:
+        raise KeyError(f"secret {value}")
+
+    monkeypatch.setitem(engine._PLAIN.filters, "size", metered(Spec(broken)))
+    with pytest.raises(RenderError) as caught:
+        rendered("\n{{ v | size }}", v="xyzzy")
+    assert (caught.value.code, caught.value.part) == ("render_bug", "text")
+    assert caught.value.detail.startswith("line 2")
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage(), record.__dict__["type"]) == ("ERROR", "render_bug", "KeyError")
+    assert record.__dict__["place"].startswith("test_liquid_reference.py:")
+    assert "xyzzy" not in str(record.__dict__) + str(caught.value)
+    assert rendered("{{ v }}", v="xyzzy") == "xyzzy"
+
+
+def test_a_fault_of_ours_is_no_error_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(engine._PLAIN.filters, "size", metered(Spec(lambda value: value[0])))  # type: ignore[index]
+    template = compile_document(Document.parse(from_="a@x.org", subject="s", text="{{ v | size }}"))
+    with pytest.raises(MessagingError) as caught:
+        template.check({"v": ""}, NOW)
+    assert (caught.value.code, caught.value.status) == ("render_bug", 500)
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ v | base64_decode }}", "{{ v | url_decode | base64_url_safe_decode }}", "{{ v.a.b }}"]
+)
+def test_what_the_library_raises_for_a_value_is_the_templates(source: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RenderError) as caught:
+        rendered(source, v="gICA")
+    assert caught.value.code in ("template_error", "undefined_variable")
+    assert not caplog.records

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.content import Document, Rendered, RenderError, Template, compile_document
+from messaging.content import Document, Rendered, RenderError, Template, compile_document, tags
 from messaging.content import liquid as engine
-from messaging.content import tags
 from messaging.content.dates import strftime, to_datetime
 from messaging.content.filters import FILTER_NAMES, MAX_VALUE, Budget
 from messaging.content.liquid import compile_source
