@@ -77,6 +77,16 @@ def parse_address(raw: object, field: str) -> Address:
     return _parse_with_care(raw, field)
 
 
+def parse_recipient(raw: object) -> Address:
+    """The one address in `raw`, to whom a message goes. Raises InvalidInput for the field `to`.
+
+    `{{ email }}@example.org` is an address by the letter of the standard, and means that nobody filled it in.
+    """
+    if isinstance(raw, str) and "{" in raw and ("{{" in raw or "{%" in raw):
+        raise InvalidInput("liquid_not_allowed", "must be an address as it stands, without {{ or {%", field="to")
+    return parse_address(raw, "to")
+
+
 def _parse_with_care(raw: str, field: str) -> Address:
     if len(raw) > MAX_NAME * 2 + MAX_ADDRESS + 16:  # nothing longer can be valid: no time is spent on it
         raise _too_long(field)

@@ -23,7 +23,7 @@ from core.hashing import canonical_json
 from core.ids import new_id
 from core.models import Tenant
 from messaging import buckets, idempotency
-from messaging.addresses import Address, parse_address
+from messaging.addresses import Address, parse_recipient
 from messaging.content import Document, compile_document, validate_variables
 from messaging.contents import store_contents
 from messaging.errors import Forbidden, InvalidInput, TooLarge, Unavailable
@@ -227,7 +227,7 @@ def _validate(request: SendRequest, now: datetime) -> _Valid:
     return _Valid(
         channel=channel,
         category=category,
-        to=parse_address(request.to, "to"),
+        to=parse_recipient(request.to),
         document=document,
         variables=variables,
         not_before=parse_time(request.not_before, "not_before"),

@@ -1,23 +1,28 @@
-"""The filters of templates: an allow-list, each one metered.
+"""The filters of templates: an allow-list, each one metered, each given what it works on.
 
 A filter may not read a clock, a locale or chance, and pays from the render's budget for what it is given and what it
-returns, so that no chain of them can cost more than the budget (`runtime.BUDGET`). The ones that would be superlinear,
-unbounded, or show an object's memory address are replaced or pay beforehand.
+returns, so that no chain of them can cost more than the budget (`runtime.BUDGET`). What it is given has become text,
+where it takes text, in the one way there is (`content.text`). The library's filters that would be superlinear, unbounded,
+or differ from the reference implementation are replaced by ours.
+
+A filter of ours refuses its arguments by a FilterArgumentError, and whatever else it raises is a bug of ours. The
+library's also raise what Python raises for values that they cannot take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from liquid import Environment, Markup, StrictDefaultUndefined
-from liquid.builtin.filters import array
+from liquid import Environment, Markup
 from liquid.builtin.tags.for_tag import ForLoop
 from liquid.builtin.tags.tablerow_tag import TableRow
 from liquid.exceptions import FilterArgumentError, ResourceLimitError
-from liquid.filter import sequence_filter
+from liquid.undefined import StrictDefaultUndefined
 
-from messaging.content import dates
+from messaging.content import dates, lists, numbers, strings
+from messaging.content.text import to_text
 
 if TYPE_CHECKING:
     from messaging.content.runtime import Context
@@ -27,6 +32,7 @@ Filter = Callable[..., object]
 #: Units. One unit is what handling a character costs at most, about 10 ns.
 FILTER = 64  # for calling a filter at all
 ELEMENT = 16  # for an element of a list or an object
+WRITTEN = 4  # for each unit of a list or an object that is written out
 MAX_VALUE = 300_000  # the largest value that may exist in a template, in units
 MAX_INT_BITS = 256  # of a number: `times` in a loop would otherwise double its digits each time
 
@@ -86,50 +92,75 @@ def _measure(value: object, room: int) -> int:
     return 1
 
 
-def metered(
-    function: Filter, *, factor: int = 1, before: Callable[..., int] | None = None, lenient: bool = False
-) -> Filter:
-    """`function` as `Context.filter` calls it: with the context in front.
+class Spec(NamedTuple):
+    """A filter. `text`: which of its arguments it takes for text, what is filtered being number 0."""
 
-    `factor`: units a character costs on the way. `before(left, *arguments)`: units to pay for what it is about to
-    build; arguments of the wrong type cost nothing here, the filter itself refuses them. An undefined argument is an
-    error, which some filters of the library would take for a missing one, unless `lenient`.
-    """
+    function: Filter
+    text: frozenset[int] = frozenset()
+    factor: int = 1  # units that a character costs on the way
+    before: Callable[..., int] | None = None  # units to pay for what it is about to build
+    ours: bool = True
+    lenient: bool = False  # takes what has no value
+    with_context: bool = False
+
+
+def metered(spec: Spec) -> Filter:
+    """`spec.function` as `Context.filter` calls it: with the context in front."""
+    function, text, factor, before, ours, lenient, with_context = spec
     with_environment = getattr(function, "with_environment", False)
+    least, most, options = _signature(function, without=1 + with_context)
 
-    def call(context: Context, left: object, /, *args: object, **kwargs: object) -> object:
-        budget = context.budget
-        units = FILTER + factor * measure(left)
-        for argument in args:
-            if type(argument) is StrictDefaultUndefined and not lenient:
-                str(argument)  # raises
-            units += measure(argument)
-        if before is not None:
-            units += before(left, *args)
-        budget.spend(units)
+    def call(context: Context, left: object, /, *args: Any, **kwargs: object) -> object:
+        if not least <= len(args) <= most or not options.issuperset(kwargs):
+            raise FilterArgumentError("too few or too many arguments", token=None)
         if type(left) in (ForLoop, TableRow):
             # `forloop` and its like: a filter would iterate the very loop that is running.
             raise FilterArgumentError("a loop's own variables cannot be filtered", token=None)
+        given = [left, *args]
+        units = FILTER
+        for i, value in enumerate(given):
+            if type(value) is StrictDefaultUndefined and not lenient:
+                str(value)  # raises
+            size = measure(value)
+            units += size * (1 if i else factor)
+            if i in text and type(value) is not str:
+                context.budget.spend(WRITTEN * size)
+                given[i] = to_text(value)
+                units += len(given[i])
+        if before is not None:
+            units += before(*given)
+        context.budget.spend(units)
         if with_environment:
             kwargs["environment"] = context.env
-        result = function(left, *args, **kwargs)
-        budget.spend(measure(result))
+        if with_context:
+            given.insert(0, context)
+        try:
+            result = function(*given, **kwargs)
+        except (ValueError, ArithmeticError):
+            if ours:
+                raise
+            raise FilterArgumentError("not a value for this filter", token=None) from None
+        context.budget.spend(measure(result))
         return result
 
     return call
 
 
-def _text_length(value: object) -> int:
-    return len(value) if isinstance(value, str) else 1
+def _signature(function: Filter, without: int) -> tuple[int, int, frozenset[str]]:
+    """How few and how many arguments it takes, `without` the first ones, and what may be given by name."""
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][without:]
+    least = sum(p.default is p.empty for p in positional)
+    named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"environment"}
+    return least, len(positional), frozenset(named)
 
 
-def _before_replace(left: object, old: object = "", new: object = "", *_: object) -> int:
-    occurrences = measure(left) // max(1, _text_length(old)) + 1
-    return occurrences * measure(new)
+def _before_replace(left: str, old: str, new: str = "") -> int:
+    return (len(left) // max(1, len(old)) + 1) * len(new)
 
 
-def _before_join(left: object, separator: object = " ", *_: object) -> int:
-    return (measure(left) // ELEMENT) * measure(separator)
+def _before_join(left: object, separator: str = " ") -> int:
+    return (measure(left) // ELEMENT) * len(separator)
 
 
 def _before_sort(left: object, *_: object) -> int:
@@ -137,115 +168,80 @@ def _before_sort(left: object, *_: object) -> int:
     return units * units.bit_length()
 
 
-def _before_uniq(left: object, *_: object) -> int:
-    units = measure(left)
-    return units * (units // ELEMENT)
-
-
-def _date(context: Context, left: object, /, pattern: object = None, *rest: object) -> object:
+def _date(context: Context, value: object, pattern: object) -> str:
     """`date` of the library, with the batch's time for now, UTC, and without machine or locale in it (see dates)."""
-    context.budget.spend(FILTER + measure(left) + measure(pattern))
-    for value in (left, pattern):
-        if type(value) is StrictDefaultUndefined:
-            str(value)  # raises
-    if rest or not isinstance(pattern, str):
+    if not isinstance(pattern, str):
         raise FilterArgumentError("date needs one format", token=None)
-    if left is None or left == "":
+    if value is None or value == "":
         return ""
-    at = dates.to_datetime(left, context.now)
+    at = dates.to_datetime(value, context.now)
     if at is None:
         raise FilterArgumentError("not a date", token=None)
     context.budget.spend(32 * FILTER * pattern.count("%"))
     result = dates.strftime(at, pattern)
-    context.budget.spend(len(result))
     return Markup(result) if isinstance(pattern, Markup) else result
 
 
-_DROPPED = ("<script", "</script>"), ("<style", "</style>"), ("<!--", "-->")
+_SUBJECT = frozenset({0})  # only what is filtered is text
+_ALL = frozenset({0, 1, 2})
 
 
-def strip_html(value: object) -> str:
-    """Tags, comments, scripts and styles taken out, in one pass: the library's parser is quadratic on broken HTML."""
-    text = "" if value is None else str(value)
-    lower = text.lower()
-    if len(lower) != len(text):  # a few letters change length with their case; positions must agree
-        lower = text
-    kept: list[str] = []
-    at = 0
-    absent: set[str] = set()  # closers that do not occur any more: not looked for again
-    while (opening := text.find("<", at)) >= 0:
-        closer = next((end for start, end in _DROPPED if lower.startswith(start, opening)), ">")
-        end = -1 if closer in absent else lower.find(closer, opening)
-        if end < 0:
-            absent.add(closer)
-            closer = ">"
-            end = -1 if closer in absent else lower.find(closer, opening)
-            if end < 0:
-                break
-        kept.append(text[at:opening])
-        at = end + len(closer)
-    kept.append(text[at:])
-    result = "".join(kept)
-    return Markup(result) if isinstance(value, Markup) else result
-
-
-@sequence_filter
-def map_(sequence: list[Any], key: object) -> list[object]:
-    """`map` of the library, with nil for what is missing: its own stand-in prints a memory address inside a list."""
-    return [None if item is array._NULL else item for item in array.map_(sequence, key)]
-
-
-#: Costlier per character than a unit; measured with the worst text for each.
-_FACTORS = {"url_encode": 6, "url_decode": 4, "split": 4, "strip_html": 10, "squish": 4, "truncatewords": 4}
-_FACTORS |= {
-    "escape_once": 5,
-    "sum": 3,
-    "where": 3,
-    "find": 3,
-    "has": 3,
-    "find_index": 3,
-    "reject": 2,
-    "map": 2,
-    "join": 2,
-}
-_FACTORS |= {"round": 80, "times": 4, "minus": 4, "plus": 4, "modulo": 4}  # of a number: it counts as one character
-_BEFORE: dict[str, Callable[..., int]] = {
-    "replace": _before_replace,
-    "join": _before_join,
-    "sort": _before_sort,
-    "sort_natural": _before_sort,
-    "uniq": _before_uniq,
-}
-#: The standard ones. `escapejs` is left out (no script runs in a message).
-_NAMES = frozenset(
-    {"abs", "at_least", "at_most", "ceil", "divided_by", "floor", "minus", "modulo", "plus", "round", "times"}
-    | {
-        "append",
-        "capitalize",
-        "downcase",
-        "lstrip",
-        "newline_to_br",
-        "prepend",
-        "remove",
-        "remove_first",
-        "remove_last",
+def _ours() -> dict[str, Spec]:
+    """`factor`: costlier per character than a unit; measured with the worst value for each."""
+    properties = {"where": lists.where, "find": lists.find, "has": lists.has, "find_index": lists.find_index}
+    by_property: dict[str, Filter] = {**properties, "reject": lists.reject, "map": lists.mapped}
+    arithmetic: dict[str, Filter] = {"times": numbers.times, "minus": numbers.minus, "plus": numbers.plus}
+    arithmetic |= {"modulo": numbers.modulo, "divided_by": numbers.divided_by}
+    of_numbers: dict[str, Filter] = {"abs": numbers.absolute, "ceil": numbers.ceil, "floor": numbers.floor}
+    of_numbers |= {"at_least": numbers.at_least, "at_most": numbers.at_most}
+    of_lists: dict[str, Filter] = {"first": lists.first, "last": lists.last, "size": lists.size}
+    of_lists |= {"compact": lists.compact, "concat": lists.concat, "reverse": lists.reverse}
+    return {
+        **{name: Spec(function, factor=3) for name, function in by_property.items()},
+        **{name: Spec(function) for name, function in {**of_numbers, **of_lists}.items()},
+        # A number counts as one character, and costs more.
+        **{name: Spec(function, factor=4) for name, function in arithmetic.items()},
+        "round": Spec(numbers.rounded, factor=80),
+        "sum": Spec(lists.total_of, factor=6),
+        "uniq": Spec(lists.uniq, factor=4),
+        "sort": Spec(lists.sort, before=_before_sort),
+        "sort_natural": Spec(lists.sort_natural, before=_before_sort),
+        "join": Spec(lists.join, frozenset({1}), factor=2, before=_before_join),
+        "append": Spec(strings.append, _ALL),
+        "prepend": Spec(strings.prepend, _ALL),
+        "remove_last": Spec(strings.remove_last, _ALL),
+        "replace_last": Spec(strings.replace_last, _ALL),
+        "escape": Spec(strings.escape, _SUBJECT),
+        "escape_once": Spec(strings.escape_once, _SUBJECT, factor=5),
+        "split": Spec(strings.split, _ALL, factor=4),
+        "strip_html": Spec(strings.strip_html, _SUBJECT, factor=10),
+        "truncate": Spec(strings.truncate, frozenset({0, 2})),
+        "truncatewords": Spec(strings.truncatewords, frozenset({0, 2}), factor=4),
+        "slice": Spec(strings.cut),
+        "date": Spec(_date, with_context=True),
     }
-    | {"replace", "replace_first", "replace_last", "rstrip", "slice", "split", "squish", "strip", "strip_newlines"}
-    | {"truncate", "truncatewords", "upcase", "escape", "escape_once", "safe", "url_decode", "url_encode"}
-    | {"base64_decode", "base64_encode", "base64_url_safe_decode", "base64_url_safe_encode"}
-    | {"compact", "concat", "find", "find_index", "first", "has", "join", "last", "reject", "reverse", "sort"}
-    | {"sort_natural", "sum", "uniq", "where", "default", "size"}
-)
 
-FILTER_NAMES = _NAMES | {"map", "strip_html", "date"}
+
+#: The library's that are fine as they are, all of them of text.
+_LIBRARY = frozenset(
+    {"capitalize", "downcase", "upcase", "lstrip", "rstrip", "strip", "squish", "strip_newlines", "newline_to_br"}
+    | {"remove", "remove_first", "replace", "replace_first", "safe", "url_decode", "url_encode"}
+    | {"base64_decode", "base64_encode", "base64_url_safe_decode", "base64_url_safe_encode"}
+)
+_FACTORS = {"url_encode": 6, "url_decode": 4, "squish": 4}
+
+
+def _specs(library: Mapping[str, Filter]) -> dict[str, Spec]:
+    """`escapejs` and what an upgrade may bring are left out (no script runs in a message)."""
+    specs = {name: Spec(library[name], _ALL, _FACTORS.get(name, 1), ours=False) for name in _LIBRARY}
+    specs["replace"] = specs["replace"]._replace(before=_before_replace)
+    specs["default"] = Spec(library["default"], ours=False, lenient=True)
+    return specs | _ours()
+
+
+FILTER_NAMES = _LIBRARY | {"default"} | frozenset(_ours())
 
 
 def install(environment: Environment) -> None:
     """Replaces the filters of `environment` by the allow-list."""
-    library = environment.filters
-    filters = {name: metered(library[name], factor=_FACTORS.get(name, 1), before=_BEFORE.get(name)) for name in _NAMES}
-    filters["default"] = metered(library["default"], lenient=True)
-    filters["map"] = metered(map_, factor=_FACTORS["map"])
-    filters["strip_html"] = metered(strip_html, factor=_FACTORS["strip_html"])
-    filters["date"] = _date
-    environment.filters = filters
+    environment.filters = {name: metered(spec) for name, spec in _specs(environment.filters).items()}

@@ -8,23 +8,26 @@ parsing, `_weigh` bounds the tree and puts a meter into every block that can run
 
 from __future__ import annotations
 
-import functools
+import math
 import re
+import threading
+from collections import OrderedDict
 
 from liquid import Environment, StrictDefaultUndefined
 from liquid.ast import Node
 from liquid.builtin.expressions import FilteredExpression, Path, StringLiteral
-from liquid.builtin.expressions.primitive import RangeLiteral
+from liquid.builtin.expressions.logical import ContainsExpression
+from liquid.builtin.expressions.primitive import FloatLiteral, RangeLiteral
 from liquid.builtin.tags.case_tag import MultiExpressionBlockNode
 from liquid.builtin.tags.for_tag import ForNode
 from liquid.builtin.tags.tablerow_tag import TablerowNode
 from liquid.context import RenderContext
 from liquid.exceptions import BlockNestingError, LiquidError
 from liquid.expression import Expression
-from liquid.token import TOKEN_CONTENT, TOKEN_ILLEGAL, TOKEN_OUTPUT
 
-from messaging.content import filters
-from messaging.content.runtime import STEP, BoundedRange, MeteredBlock, Part, line_at, line_of
+from messaging.content import filters, tags
+from messaging.content.held import held_by
+from messaging.content.runtime import STEP, BoundedRange, Contains, MeteredBlock, Part, line_at, line_of
 from messaging.errors import InvalidInput
 
 MAX_WEIGHT = 1_000_000  # units: every node of a source once
@@ -32,13 +35,6 @@ MAX_TAGS = 5_000  # {{ … }} and {% … %} in one source
 MAX_TAG_SQUARES = 5_000_000  # sum of their squared lengths: the lexer backtracks within a tag
 MAX_DEPTH = 40  # of nested expressions, so that rendering never depends on how much stack the caller has left
 
-#: The tags there are. Left out: include and render (there is nothing to include), liquid and echo (another spelling of
-#: the others), doc. The last three are the engine's names for what is not a tag.
-_TAGS = frozenset(
-    {"if", "unless", "case", "for", "break", "continue", "tablerow", "capture", "assign", "cycle", "increment"}
-    | {"decrement", "ifchanged", "comment", "#"}
-    | {TOKEN_CONTENT, TOKEN_ILLEGAL, TOKEN_OUTPUT}
-)
 _MARKUP = re.compile(r"\{[{%]")
 _VERBATIM = re.compile(r"\{%-?\s*(raw|doc)\s*-?%\}")
 _END_VERBATIM = re.compile(r"\{%-?\s*endraw\s*-?%\}")
@@ -52,7 +48,7 @@ def has_markup(source: str) -> bool:
 def _environment(autoescape: bool) -> Environment:
     environment = Environment(undefined=StrictDefaultUndefined, autoescape=autoescape)
     filters.install(environment)
-    environment.tags = {name: tag for name, tag in environment.tags.items() if name in _TAGS}
+    tags.install(environment)
     return environment
 
 
@@ -63,7 +59,7 @@ _HTML = _environment(autoescape=True)
 def compile_source(source: str, field: str, *, autoescape: bool) -> Part:
     """Raises InvalidInput: `template_syntax`, `unknown_tag`, `unknown_filter`, `template_too_complex`."""
     try:
-        return _compile(source, autoescape)
+        return _recent.get(source, autoescape)
     except _RefusedError as refused:
         raise InvalidInput(refused.code, refused.message, field=field) from None
 
@@ -75,7 +71,37 @@ class _RefusedError(Exception):
         self.message = message
 
 
-@functools.lru_cache(maxsize=64)  # what is validated is compiled right afterwards; long-lived caching is the caller's
+class _Recent:
+    """What is validated is compiled right afterwards: what was compiled last, up to `_RECENT_BYTES`. Threads share it.
+
+    Keeping it for longer is the caller's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: OrderedDict[tuple[str, bool], Part] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, source: str, autoescape: bool) -> Part:
+        key = (source, autoescape)
+        with self._lock:
+            if (known := self._parts.get(key)) is not None:
+                self._parts.move_to_end(key)
+                return known
+        part = _compile(source, autoescape)
+        with self._lock:
+            if key not in self._parts:
+                self._parts[key] = part
+                self._bytes += part.held
+            while self._bytes > _RECENT_BYTES and len(self._parts) > 1:
+                self._bytes -= self._parts.popitem(last=False)[1].held
+        return part
+
+
+_RECENT_BYTES = 8_000_000
+_recent = _Recent()
+
+
 def _compile(source: str, autoescape: bool) -> Part:
     _scan(source)
     try:
@@ -88,7 +114,7 @@ def _compile(source: str, autoescape: bool) -> Part:
     if sum(_weigh(node, context) for node in template.nodes) > MAX_WEIGHT:
         raise _RefusedError("template_too_complex", "the template has too many parts")
     names = template.analyze(include_partials=False).globals
-    return Part(template, frozenset(names) - _CLOCK_NAMES)
+    return Part(template, frozenset(names) - _CLOCK_NAMES, held_by(source, template.nodes, context))
 
 
 def _scan(source: str) -> None:
@@ -144,6 +170,10 @@ def _weigh_expression(expression: Expression, depth: int) -> int:
     elif type(expression) is RangeLiteral:
         # The parser offers no other way to have its ranges made of another class. Same layout, another `evaluate`.
         expression.__class__ = BoundedRange
+    elif type(expression) is ContainsExpression:
+        expression.__class__ = Contains
+    elif isinstance(expression, FloatLiteral) and not math.isfinite(expression.value):
+        raise _RefusedError("template_syntax", f"line {line_of(expression.token)}: a number is too large")
     return weight + sum(_weigh_expression(child, depth + 1) for child in expression.children())
 
 

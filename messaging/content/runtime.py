@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
-from collections.abc import Mapping
+import traceback
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from liquid import StrictDefaultUndefined
 from liquid.ast import BlockNode
+from liquid.builtin.expressions.logical import ContainsExpression, is_truthy
 from liquid.builtin.expressions.primitive import RangeLiteral
 from liquid.context import RenderContext
-from liquid.exceptions import LiquidInterrupt, OutputStreamLimitError, ResourceLimitError, UndefinedError
+from liquid.exceptions import (
+    LiquidError,
+    LiquidInterrupt,
+    LiquidTypeError,
+    OutputStreamLimitError,
+    ResourceLimitError,
+    UndefinedError,
+)
+from liquid.limits import to_int
 from liquid.template import BoundTemplate
 from liquid.token import Token
 from liquid.undefined import UNDEFINED
 from liquid.utils import ReadOnlyChainMap
 
 from messaging.content.filters import ELEMENT, FILTER_NAMES, Budget, BudgetSpentError, measure
+from messaging.content.lists import same
+from messaging.content.text import to_text
+
+log = logging.getLogger(__name__)
 
 BUDGET = 2_000_000  # units a render may spend: about 5,000 outputs, at worst some 40 ms
 STEP = 64  # units: one node or expression
@@ -32,7 +48,7 @@ _NAME = re.compile(r"[\w-]+\??(?:\.[\w-]+\??)*")
 class RenderError(Exception):
     """A template that cannot be rendered with these values. `code` is stable; `detail` holds no value of a variable.
 
-    `part` is where: subject, html, text or headers.
+    `part` is where: subject, html, text or headers. The code `render_bug` says that the fault is ours.
     """
 
     def __init__(self, code: str, detail: str, part: str) -> None:
@@ -43,28 +59,31 @@ class RenderError(Exception):
 
 
 class Part:
-    """One compiled source. Immutable; shared by threads."""
+    """One compiled source. Immutable; shared by threads. `held`: the memory it takes, in bytes."""
 
-    __slots__ = ("_nodes", "_template", "names")
+    __slots__ = ("held", "names", "nodes", "template")
 
-    def __init__(self, template: BoundTemplate, names: frozenset[str]) -> None:
-        self._template = template
-        self._nodes = template.nodes
+    def __init__(self, template: BoundTemplate, names: frozenset[str], held: int) -> None:
+        self.template = template
+        self.nodes = template.nodes
         self.names = names
+        self.held = held
 
     def render(self, variables: Mapping[str, object], now: datetime, budget: Budget, part: str) -> str:
-        """Raises RenderError, whatever the template does."""
-        context = Context(self._template, variables, now, budget)
+        """Raises RenderError, whatever the template does: a fault of ours costs this one rendering, and is logged."""
+        context = Context(self.template, variables, now, budget)
         output = Output(budget)
         token: Token | None = None
         try:
-            for node in self._nodes:
+            for node in self.nodes:
                 token = node.token
                 node.render(context, output)  # type: ignore[arg-type]  # only `write` is ever called
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001  (the engine lets decimal, overflow, Unicode errors … through)
+        except (LiquidError, LiquidInterrupt) as error:
             raise _render_error(error, token, part) from None
+        except Exception as error:  # noqa: BLE001
+            raise _bug(error, token, part) from None
         return "".join(output.parts)
 
 
@@ -139,9 +158,15 @@ class MeteredBlock(BlockNode):
 
 
 class BoundedRange(RangeLiteral):
-    """A range that is never longer than MAX_RANGE: `contains`, `reversed` and filters go through all of it."""
+    """A range that is never longer than MAX_RANGE: `contains`, `reversed` and filters go through all of it.
+
+    One that runs downwards is empty, and written as it is: 3..1.
+    """
 
     __slots__ = ()
+
+    def _make_range(self, start: Any, stop: Any) -> range:
+        return range(_whole(start), _whole(stop) + 1)
 
     def evaluate(self, context: Any) -> range:
         found: range = super().evaluate(context)
@@ -149,6 +174,51 @@ class BoundedRange(RangeLiteral):
             raise BudgetSpentError
         context.budget.spend(ELEMENT * len(found))
         return found
+
+
+def _whole(value: Any) -> int:
+    try:
+        return to_int(value)
+    except (ValueError, TypeError):
+        return 0
+
+
+class Contains(ContainsExpression):
+    """Text holds what a value is written as; a list holds an equal element; an object holds a key."""
+
+    __slots__ = ()
+
+    def evaluate(self, context: Any) -> bool:
+        left, right = self.left.evaluate(context), self.right.evaluate(context)
+        if not is_truthy(left) or not is_truthy(right):
+            return False
+        if isinstance(left, str):
+            return to_text(right) in left
+        if isinstance(left, Mapping):
+            return isinstance(right, str) and right in left
+        if isinstance(left, Collection):
+            return any(same(item, right) for item in left)
+        raise LiquidTypeError("contains needs text or a list", token=self.token)
+
+
+def _bug(error: Exception, token: Token | None, part: str) -> RenderError:
+    """What is logged is where our code stood and what kind of exception it was: its words may quote a value."""
+    line, filter_name = line_of(token), _filter_at(token)
+    frames = [
+        f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    log.error(
+        "render_bug",
+        extra={
+            "type": type(error).__name__,
+            "place": " < ".join(frames[:-4:-1]),
+            "part": part,
+            "line": line,
+            "filter": filter_name,
+        },
+    )
+    return RenderError("render_bug", f"line {line}: cannot be rendered, by a fault that is not the template's", part)
 
 
 def _render_error(error: Exception, token: Token | None, part: str) -> RenderError:
@@ -163,8 +233,13 @@ def _render_error(error: Exception, token: Token | None, part: str) -> RenderErr
     if isinstance(error, LiquidInterrupt):
         return RenderError("template_error", f"{where}: break or continue outside of a loop", part)
     # Not the engine's own words: they quote values.
-    what = f"the filter {token.value}" if token is not None and token.value in FILTER_NAMES else "a value"
+    name = _filter_at(token)
+    what = f"the filter {name}" if name else "a value"
     return RenderError("template_error", f"{where}: {what} cannot be used like this ({type(error).__name__})", part)
+
+
+def _filter_at(token: Token | None) -> str | None:
+    return token.value if token is not None and token.value in FILTER_NAMES else None
 
 
 def _name_at(token: Token | None) -> str:

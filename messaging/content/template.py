@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from messaging.content.document import MAX_BODY_BYTES, MAX_HEADER_VALUE, MAX_SUB
 from messaging.content.filters import Budget
 from messaging.content.liquid import compile_source, has_markup
 from messaging.content.runtime import BUDGET, Part, RenderError
-from messaging.errors import InvalidInput
+from messaging.errors import InvalidInput, MessagingError
 
 __all__ = ["RenderError", "Rendered", "Template", "compile_document"]
 
@@ -24,20 +25,24 @@ class Rendered:
     headers: Mapping[str, str]
 
 
+#: Bytes of a document and its template, but for texts and compiled parts.
+_SHELL = 2_000
+
+
 class Template:
     """A document ready to render. Immutable; threads may share it. Make it with `compile_document`."""
 
-    __slots__ = ("_headers", "_html", "_names", "_subject", "_subject_names", "_text", "_verbatim", "document")
+    __slots__ = ("_names", "_subject_names", "_verbatim", "document", "headers", "html", "subject", "text")
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._subject = _part(document, document.subject, "subject")
-        self._html = _part(document, document.html, "html")
-        self._text = _part(document, document.text, "text")
+        self.subject = _part(document, document.subject, "subject")
+        self.html = _part(document, document.html, "html")
+        self.text = _part(document, document.text, "text")
         headers = {name: _part(document, value, "headers") for name, value in document.headers.items()}
-        self._headers = {name: part for name, part in headers.items() if part is not None}
-        lines = [part for part in (self._subject, *self._headers.values()) if part is not None]
-        bodies = [part for part in (self._html, self._text) if part is not None]
+        self.headers = {name: part for name, part in headers.items() if part is not None}
+        lines = [part for part in (self.subject, *self.headers.values()) if part is not None]
+        bodies = [part for part in (self.html, self.text) if part is not None]
         self._subject_names = frozenset[str]().union(*(part.names for part in lines))
         self._names = self._subject_names.union(*(part.names for part in bodies))
         self._verbatim = Rendered(document.subject, document.html, document.text, dict(document.headers))
@@ -52,6 +57,13 @@ class Template:
         """Those of the subject and of header values: their values must not hold line breaks."""
         return self._subject_names
 
+    def held(self) -> int:
+        """The memory that it takes together with its document, in bytes."""
+        document = self.document
+        texts = [document.subject, document.html, document.text, *document.headers, *document.headers.values()]
+        parts = [part for part in (self.subject, self.html, self.text, *self.headers.values()) if part is not None]
+        return _SHELL + sum(map(sys.getsizeof, texts)) + sum(part.held for part in parts)
+
     def render(self, variables: Mapping[str, object], now: datetime) -> Rendered:
         """A pure function of the document, `variables` (JSON values) and `now` (aware; all that `now` can mean inside).
 
@@ -64,35 +76,56 @@ class Template:
             raise ValueError("now must be aware: a naive time means another moment on every machine")
         now = now.astimezone(UTC)
         budget = Budget(BUDGET)
-        subject, html, text, headers = document.subject, document.html, document.text, document.headers
-        if self._subject is not None:
-            subject = _line(self._subject.render(variables, now, budget, "subject"), MAX_SUBJECT, "subject")
-            if not subject.strip():
-                raise RenderError("rendered_empty_subject", "the subject is empty with these values", "subject")
-        if self._html is not None:
-            html = self._html.render(variables, now, budget, "html")
-        if self._text is not None:
-            text = self._text.render(variables, now, budget, "text")
+        html, text = document.html, document.text
+        subject = self._subject_line(variables, now, budget)
+        if self.html is not None:
+            html = self.html.render(variables, now, budget, "html")
+        if self.text is not None:
+            text = self.text.render(variables, now, budget, "text")
         _check_bodies(html, text)
-        if self._headers:
-            rendered = {
-                name: _line(part.render(variables, now, budget, "headers"), MAX_HEADER_VALUE, "headers")
-                for name, part in self._headers.items()
-            }
-            headers = {**headers, **rendered}
-        return Rendered(subject, html, text, dict(headers))
+        return Rendered(subject, html, text, self._header_lines(variables, now, budget))
+
+    def _subject_line(self, variables: Mapping[str, object], now: datetime, budget: Budget) -> str:
+        if self.subject is None:
+            return self.document.subject
+        subject = _line(self.subject.render(variables, now, budget, "subject"), MAX_SUBJECT, "subject")
+        if not subject.strip():
+            raise RenderError("rendered_empty_subject", "the subject is empty with these values", "subject")
+        return subject
+
+    def _header_lines(self, variables: Mapping[str, object], now: datetime, budget: Budget) -> dict[str, str]:
+        rendered = {
+            name: _line(part.render(variables, now, budget, "headers"), MAX_HEADER_VALUE, "headers")
+            for name, part in self.headers.items()
+        }
+        return {**self.document.headers, **rendered}
 
     def check(self, variables: Mapping[str, object], now: datetime) -> None:
-        """Renders and throws away: raises InvalidInput for what could not be rendered at a claim either."""
+        """Renders and throws away: raises InvalidInput for what could not be rendered at a claim either, and a
+        MessagingError of no such kind for a fault of ours."""
         try:
             self.render(variables, now)
         except RenderError as error:
-            by_value = error.code in ("undefined_variable", "rendered_header_injection")
-            raise InvalidInput(
-                error.code,
-                f"{error.part}: {error.detail}",
-                field="variables" if by_value else error.part,
-            ) from None
+            raise _told(error) from None
+
+    def check_lines(self, variables: Mapping[str, object], now: datetime, others: int) -> None:
+        """As `check`, for bodies that cannot fail (`content.certain`) and cost at most `others` units."""
+        budget = Budget(BUDGET - others)
+        try:
+            self._subject_line(variables, now, budget)
+            self._header_lines(variables, now, budget)
+        except RenderError as error:
+            if error.code != "template_too_costly":
+                raise _told(error) from None
+            self.check(variables, now)
+
+
+def _told(error: RenderError) -> MessagingError:
+    message = f"{error.part}: {error.detail}"
+    if error.code == "render_bug":
+        return MessagingError(error.code, message)
+    by_value = error.code in ("undefined_variable", "rendered_header_injection")
+    return InvalidInput(error.code, message, field="variables" if by_value else error.part)
 
 
 def compile_document(document: Document) -> Template:

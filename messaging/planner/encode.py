@@ -5,18 +5,20 @@ It runs beside the database's work (`planner.fill`), so nothing here may touch a
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from core.crypto import fingerprint
 from core.hashing import canonical_json
 from core.ids import new_id
-from messaging.addresses import UNSAFE, parse_address
+from messaging.addresses import UNSAFE, parse_recipient
 from messaging.content import Template, validate_variables
+from messaging.content.certain import certainty_of
 from messaging.content.variables import MAX_BYTES
-from messaging.errors import InvalidInput
+from messaging.errors import InvalidInput, MessagingError
 from messaging.planner.rows import Recipient, Reject, Row
 from messaging.sealing import seal_recipient
 
@@ -44,20 +46,29 @@ class Encoder:
         self._now = now
         self._names = template.names()
         self._lines = sorted(template.subject_names())
+        self._certainty = certainty = certainty_of(template)
+        self._sure_lines, self._sure_bodies = certainty.lines, certainty.bodies
         # A character is at most six bytes of JSON, so that shorter rows need not be measured.
         self._surely_fits = (MAX_BYTES - len(canonical_json(dict.fromkeys(self._names, "")))) // 6
 
     def check_sample(self, rows: Iterable[Row]) -> None:
         """Raise InvalidInput if the template can be rendered for none of the first good rows: it is at fault, not they."""
-        first: InvalidInput | None = None
-        good = (row for row in rows if isinstance(row, Recipient) and self._fault(row) is None)
-        for row, _ in zip(good, range(_SAMPLE), strict=False):
+        first: MessagingError | None = None
+        tried = 0
+        for row in rows:
+            if not isinstance(row, Recipient) or self._unfit(row) is not None:
+                continue
             try:
                 self._template.check(row.variables, self._now)
-            except InvalidInput as error:
+            except MessagingError as error:
+                if len(row.variables) < len(self._names):
+                    continue  # it lacks a value: the row is at fault
                 first = first or error
             else:
                 return
+            tried += 1
+            if tried == _SAMPLE:
+                break
         if first is not None:
             raise first
 
@@ -71,9 +82,9 @@ class Encoder:
                 continue
             assert type(row) is Recipient
             try:
-                fault = self._fault(row)
+                fault = self._unfit(row) or self._unrenderable(row)
                 if fault is None:
-                    address = parse_address(row.to, "to")
+                    address = parse_recipient(row.to)
                     send_id = new_id()
                     sealed = seal_recipient(send_id, address.wire, row.variables)
             except InvalidInput as error:
@@ -90,25 +101,47 @@ class Encoder:
         staged.append(_TRAILER)
         return Chunk(len(rows), b"".join(staged), fingerprints, rejects)
 
-    def _fault(self, row: Recipient) -> Reject | None:
-        """What is wrong with the variables of a row."""
-        variables = row.variables
+    def _unfit(self, row: Recipient) -> Reject | None:
+        """What is wrong with the variables of a row, by themselves."""
         for name in self._lines:
-            if _has_line_break(variables.get(name)):
+            if _has_line_break(row.variables.get(name)):
                 return Reject(
                     row.line,
                     "header_injection",
                     f"{name} stands in the subject or a header and holds a line break or control character",
                 )
-        try:
-            if row.size > self._surely_fits:
-                validate_variables(variables)
-            if len(variables) < len(self._names):
-                # Not each name needs a value (`default`, branches): rendering knows. Never for a CSV: it has columns.
-                self._template.check(variables, self._now)
-        except InvalidInput as error:
-            return Reject(row.line, error.code, f"{error.field}: {error.message}")
+        if row.size > self._surely_fits:
+            try:
+                validate_variables(row.variables)
+            except InvalidInput as error:
+                return Reject(row.line, error.code, f"{error.field}: {error.message}")
         return None
+
+    def _unrenderable(self, row: Recipient) -> Reject | None:
+        """Why the row could not be rendered when its turn comes.
+
+        A row that cannot fail is not rendered: that is what, for most templates, their tree and its length say.
+        """
+        variables = row.variables
+        try:
+            # Not each name needs a value (`default`, branches): rendering knows. A CSV has columns for all.
+            if len(variables) < len(self._names) or row.size > self._sure_bodies:
+                self._template.check(variables, self._now)
+            elif self._lines and self._length_of_lines(variables) > self._sure_lines:
+                self._template.check_lines(variables, self._now, self._certainty.units_of_bodies(row.size))
+        except MessagingError as error:
+            return Reject(row.line, error.code, f"{error.field}: {error.message}" if error.field else error.message)
+        return None
+
+    def _length_of_lines(self, variables: Mapping[str, object]) -> float:
+        """Of the values in subject and headers; infinite if they are not only text."""
+        length = 0
+        for name in self._lines:
+            value = variables[name]
+            if not isinstance(value, str):
+                return math.inf
+            length += len(value)
+        return length
 
 
 def _has_line_break(value: object) -> bool:

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from django.db import Error as DatabaseError
+
 from messaging.errors import Conflict, InvalidInput
 from messaging.planner.encode import Chunk, Encoder
 from messaging.planner.rows import Row, chunks
@@ -51,15 +53,28 @@ def _check_rejected(counts: Counts) -> None:
 
 
 def _encoded(pool: ThreadPoolExecutor, encoder: Encoder, rows: Iterable[Row]) -> Iterator[Chunk]:
-    """The chunks of `rows`; while the caller works on one, the next is being encoded."""
+    """The chunks of `rows`. While the caller works on one, the next is being encoded; while the next is still coming in,
+    he gets the one that is ready; and if it breaks off, he gets all of it that came."""
     ahead: Future[Chunk] | None = None
-    for chunk in chunks(rows):
-        following = pool.submit(encoder.encode, chunk)
+    broken: Exception | None = None
+    collected = chunks(rows, awaited=lambda: ahead is not None and ahead.done())
+    while True:
+        following = None
+        try:
+            chunk = next(collected, None)
+        except DatabaseError:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever the source raises, when all before it is handed on)
+            chunk, broken = None, error
+        if chunk:
+            following = pool.submit(encoder.encode, chunk)
         if ahead is not None:
             yield ahead.result()
         ahead = following
-    if ahead is not None:
-        yield ahead.result()
+        if chunk is None and ahead is None:
+            break
+    if broken is not None:
+        raise broken
 
 
 def _skip(upload: Upload, encoded: Iterable[Chunk]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messaging.content import Document, Rendered, RenderError, Template, compile_document
+from messaging.content import Document, Rendered, RenderError, Template, compile_document, tags
 from messaging.content import liquid as engine
 from messaging.content.dates import strftime, to_datetime
 from messaging.content.filters import FILTER_NAMES, MAX_VALUE, Budget
@@ -98,9 +98,9 @@ def test_line_breaks_of_a_body_stay_as_they_are() -> None:
             "{{ rows | map: 'v' | join: '-' }}{{ rows | where: 'v', 2 | size }}{{ rows | sum: 'v' }}",
             "1-2-114",
         ),
-        ("{{ rows | map: 'none' | append: '' }}", "[None, None, None]"),
+        ("{{ rows | map: 'none' | append: '' }}", "[nil, nil, nil]"),
         ("{{ l | sort_natural | join }}{{ 'b a' | split: ' ' | sort | first }}{{ l | uniq | size }}", "3 x ya3"),
-        ("{{ 7 | divided_by: 2 }} {{ 7.0 | divided_by: 2 }} {{ 5 | modulo: 3 }} {{ 1.25 | round: 1 }}", "3 3.5 2 1.2"),
+        ("{{ 7 | divided_by: 2 }} {{ 7.0 | divided_by: 2 }} {{ 5 | modulo: 3 }} {{ 1.25 | round: 1 }}", "3 3.5 2 1.3"),
         ("{% tablerow x in (1..2) cols: 1 %}{{ x }}{% endtablerow %}", None),
         ("{% ifchanged %}a{% endifchanged %}{% ifchanged %}a{% endifchanged %}", "a"),
     ],
@@ -179,7 +179,7 @@ def test_refused_when_parsed(source: str, code: str, said: str) -> None:
 def test_there_are_no_more_tags_and_filters_than_meant() -> None:
     """An upgrade of the engine that brings a tag or filter does not bring it in here; one that loses one shows."""
     for environment in (engine._PLAIN, engine._HTML):
-        assert set(environment.tags) == engine._TAGS
+        assert set(environment.tags) == tags.TAGS
         assert set(environment.filters) == FILTER_NAMES
         assert len(FILTER_NAMES) == 61
         assert not {"shuffle", "sample", "escapejs", "json", "money"} & set(environment.filters)
@@ -230,13 +230,11 @@ def test_undefined_variables_are_named(source: str, detail: str) -> None:
         "{{ '_' | append: '_' | base64_url_safe_decode }}",
         "{{ 'gICA' | base64_decode }}",
         "{{ mixed | sort }}",
-        "{{ mixed | sum }}",
         "{{ mixed | compact: 'a' }}",
         "{{ mixed | uniq: 'a' }}",
-        "{{ '1.5e300' | modulo: 7 }}",
-        "{{ '1e400' | ceil }}",
-        "{{ '1e400' | times: 1.5 | floor }}",
-        "{{ 'nan' | round }}",
+        "{{ huge | modulo: 7 }}",
+        "{{ huge | times: huge }}",
+        "{{ digits | plus: 1 }}",
         "{{ mixed | concat: 1 }}",
         "{% break %}",
         "{% for x in mixed limit: secret %}{% endfor %}",
@@ -249,7 +247,7 @@ def test_undefined_variables_are_named(source: str, detail: str) -> None:
     ],
 )
 def test_what_a_filter_cannot_do_is_an_error_of_the_template(source: str) -> None:
-    error = failure(source, secret="xyzzy", mixed=[1, "xyzzy", {"b": 1}, None])
+    error = failure(source, secret="xyzzy", mixed=[1, "xyzzy", {"b": 1}, None], huge=1.5e300, digits="9" * 101)
     assert error.code == "template_error"
     assert error.detail.startswith("line 1")
     assert "xyzzy" not in str(error)
@@ -436,7 +434,7 @@ def test_to_datetime_never_raises(value: str) -> None:
 def test_now_is_the_time_given() -> None:
     source = "{{ 'now' | date: '%s' }} {{ now | date: '%s' }} {{ today | date: '%F' }} {{ now }} {{ today }}"
     moved = NOW.astimezone(timezone(timedelta(hours=9)))
-    expected = f"{int(NOW.timestamp())} {int(NOW.timestamp())} 2026-03-14 2026-03-14 15:09:26.535897+00:00 2026-03-14"
+    expected = f"{int(NOW.timestamp())} {int(NOW.timestamp())} 2026-03-14 2026-03-14 15:09:26 UTC 2026-03-14"
     assert template(source).render({}, NOW).text == template(source).render({}, moved).text == expected
 
 
@@ -518,7 +516,7 @@ ENDS = "{% endfor %}{% endfor %}"
         "{{ s | replace: '', s }}",
         "{{ s | replace: 'a', s }}",
         "{{ l | join: s }}",
-        "{% assign a = l | concat: l | concat: l %}{{ a | uniq | size }}{{ a | uniq | size }}",
+        "{% for i in (1..99) %}{{ l | uniq | size }}{% endfor %}",
     ],
 )
 def test_no_template_does_more_than_its_budget(source: str) -> None:
@@ -556,7 +554,7 @@ def test_every_turn_of_a_loop_pays_for_its_block() -> None:
         ("{% assign a = s %}{{ a }}", 3_000),
         ("{{ s | url_encode }}", 6_000),
         ("{% for x in l %}{% endfor %}", 100 * (16 + STEP)),
-        ("{{ l | uniq | size }}", 100 * 100),
+        ("{{ l | uniq | size }}", 4 * 100 * (16 + 1)),
         ("{{ l | sort | size }}", 100 * 7),
     ],
 )

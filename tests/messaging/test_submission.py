@@ -233,6 +233,19 @@ def test_a_from_outside_the_sender_domains(tenant: Tenant, domain: str) -> None:
 # Idempotency
 
 
+@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("to", ["{{v}}@x.example", "{{ v }}", "{% if a %}a@x.example", "Ada {{ n }} <ada@x.example>"])
+def test_a_recipient_that_nobody_filled_in(tenant: Tenant, to: str, literal: bool) -> None:
+    refused(
+        lambda: submit(tenant, **REQUEST | {"to": to, "literal": literal}), InvalidInput, "liquid_not_allowed", "to"
+    )
+
+
+def test_one_brace_is_no_liquid(tenant: Tenant, tickets: list[tuple[Channel, Rail]]) -> None:
+    submit(tenant, **REQUEST | {"to": "{a}@x.example"})
+    assert stored()[0] == 1
+
+
 def test_the_same_request_again_answers_what_was_answered(tenant: Tenant) -> None:
     first = submit(tenant, **REQUEST, idempotency_key="order-1")
     Send.objects.filter(pk=first.id).update(status="sent", accepted_at=timezone.now())

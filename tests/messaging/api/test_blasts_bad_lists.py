@@ -96,7 +96,7 @@ def test_only_bad_rows(blasts: Blasts, kind: str, body: bytes) -> None:
 def test_rejected_rows_are_kept_in_bounds(blasts: Blasts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two bytes of a body make a row of the database: a list of nothing else must not fill the disk."""
     monkeypatch.setattr(fill, "MAX_REJECTED", 20)
-    monkeypatch.setattr(fill, "chunks", lambda rows: chunks(rows, max_rows=10))
+    monkeypatch.setattr(fill, "chunks", lambda rows, **more: chunks(rows, max_rows=10, **more))
     blast = blasts.made()
     for upload in (1, 2):  # nor bit by bit
         answer = blasts.upload(blast, b"to,name\n" + b"x,A\n" * 1000, query="?launch=true", Idempotency_Key="k")

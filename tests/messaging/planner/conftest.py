@@ -29,6 +29,6 @@ def chunk_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes chunks small, so that a few rows are several."""
 
     def set_to(count: int) -> None:
-        monkeypatch.setattr(fill, "chunks", lambda rows: chunks(rows, max_rows=count))
+        monkeypatch.setattr(fill, "chunks", lambda rows, **more: chunks(rows, max_rows=count, **more))
 
     return set_to

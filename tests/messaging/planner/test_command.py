@@ -124,7 +124,7 @@ def test_bad_input_is_one_clear_line(tenant: Tenant, good: Path, tmp_path: Path)
 
 
 def test_what_fails_midway_says_how_to_resume(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fill, "chunks", lambda rows: chunks(rows, max_rows=500))
+    monkeypatch.setattr(fill, "chunks", lambda rows, **more: chunks(rows, max_rows=500, **more))
     data = b"to,name\n" + b"".join(b"p%d@x.org,P\n" % i for i in range(5000)) + b"p@x.org,\xe9\n"
     stream = io.BytesIO(data)
     stream.seekable = lambda: False  # type: ignore[method-assign]

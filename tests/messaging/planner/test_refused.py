@@ -10,6 +10,9 @@ import pytest
 from django.utils import timezone
 
 from core.models import Tenant
+from messaging.content import liquid as engine
+from messaging.content.filters import Spec, metered
+from messaging.content.runtime import Part
 from messaging.errors import Forbidden, InvalidInput, MessagingError, TooLarge
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, Content, IdempotencyKey, Send
@@ -109,10 +112,70 @@ def test_template_that_works_with_no_row(tenant: Tenant) -> None:
     assert error.code == "template_error"
 
 
-def test_template_that_fails_for_one_row_only_is_not_refused(tenant: Tenant) -> None:
-    # Rendering a million rows twice is not worth it: the claim finds the one.
-    result = plan(tenant, csv_file("to,name", "a@x.org,0", "b@x.org,2"), text="{{ 10 | divided_by: name }}")
-    assert result.planned == 2
+@pytest.mark.parametrize(
+    ("template", "bad", "code"),
+    [
+        ({"text": "{{ 10 | divided_by: name }}"}, "0", "template_error"),
+        ({"subject": "{{ name }}"}, " ", "rendered_empty_subject"),
+        ({"subject": "{% if name == 'Bob' %}x{% endif %}{{ name | remove: 'Ada' }}"}, "Ada", "rendered_empty_subject"),
+        ({"subject": "Hello {{ name }}"}, "x" * 999, "rendered_too_large"),
+        ({"headers": {"X-Name": "{{ name }}"}}, "x" * 999, "rendered_too_large"),
+        ({"text": "{{ name }}"}, "", "rendered_empty_body"),
+        ({"text": "{{ name | date: '%Y' }}"}, "soon", "template_error"),
+        ({"text": "{% if name == 'bad' %}{{ name.first_name }}{% endif %}x"}, "bad", "undefined_variable"),
+        (
+            {"text": "x{% for i in (1..name) %}{% for j in (1..4) %}{% endfor %}{% endfor %}"},
+            "9999",
+            "template_too_costly",
+        ),
+        ({"text": "{{ name | url_decode }}x"}, "%00", "rendered_invalid_text"),
+    ],
+)
+def test_rows_that_could_not_be_rendered_are_rejected_by_line(
+    tenant: Tenant, template: dict[str, Any], bad: str, code: str
+) -> None:
+    result = plan(tenant, csv_file("to,name", "a@x.org,2", f"b@x.org,{bad}", "c@x.org,2026"), **template)
+    assert (result.planned, result.rejected) == (2, 1)
+    assert rejects(result.blast_id) == [(3, code)]
+    assert result.blast_id == Blast.objects.get().pk
+
+
+def test_rows_that_cannot_fail_are_not_rendered(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    render = Part.render
+
+    def counted(self: Part, variables: Any, now: Any, budget: Any, part: str) -> str:
+        calls.append(part)
+        return render(self, variables, now, budget, part)
+
+    monkeypatch.setattr(Part, "render", counted)
+    fields = {
+        "text": "Hello {% if name %}{{ name | upcase }}{% endif %}",
+        "html": "<p>Hello {{ name | default: 'you' }}",
+    }
+    plan(tenant, people(500), subject="News for {{ name }}", **fields)
+    assert calls == ["subject", "html", "text"]  # of the one row that shows that list and template belong together
+    calls.clear()
+    plan(tenant, people(500), subject="{{ name }}", **fields)
+    assert sorted(calls) == sorted(["subject"] * 501 + ["html", "text"])
+    calls.clear()
+    long = [{"to": "long@x.org", "variables": {"name": "x" * 900}}]
+    assert plan(tenant, [*people(50), *long], subject="News for {{ name }}", **fields).planned == 51
+    assert calls == ["subject", "html", "text", "subject"]
+
+
+@pytest.mark.parametrize(
+    "to", ["{{ v }}@x.example", "{{v}}@x.example", "{%v%}@x.example", "Ada {{ n }} <ada@x.example>"]
+)
+def test_a_recipient_with_liquid_in_it_is_rejected(tenant: Tenant, to: str) -> None:
+    result = plan(tenant, [{"to": to, "variables": {"name": "A"}}, *people(1)])
+    assert rejects(result.blast_id) == [(1, "liquid_not_allowed")]
+
+
+def test_a_fault_of_ours_costs_one_row(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(engine._PLAIN.filters, "sum", metered(Spec(lambda value: 1 // int(value))))
+    result = plan(tenant, csv_file("to,name", "a@x.org,1", "b@x.org,0"), text="{{ name | sum }}")
+    assert rejects(result.blast_id) == [(3, "render_bug")]
 
 
 def test_list_of_bad_rows_only(tenant: Tenant) -> None:

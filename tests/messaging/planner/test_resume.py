@@ -14,7 +14,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
 
 from core.models import Tenant
@@ -23,6 +23,7 @@ from messaging.lanes import cancel_blast, pause_blast
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, IdempotencyKey
 from messaging.planner import PlanResult, Progress, resume_planning
+from messaging.planner.encode import Encoder
 from tests.factories import make_tenant
 from tests.messaging.planner.rig import (
     assert_adds_up,
@@ -128,9 +129,47 @@ def test_source_that_fails_midway_can_be_resumed(tenant: Tenant, chunk_rows: Cal
     with pytest.raises(Interrupted):
         plan(tenant, failing(), idempotency_key="k")
     blast = assert_adds_up(Blast.objects.get().pk)
-    assert 0 < blast.rows_read < 350
-    assert plan(tenant, people(350), idempotency_key="k").planned == 350
+    assert blast.rows_read == 350  # three whole chunks, and what there was of the fourth
+    assert plan(tenant, people(351), idempotency_key="k").planned == 351
     assert_adds_up(blast.pk)
+
+
+def test_a_failed_query_of_the_source_is_not_covered_by_another_error(
+    tenant: Tenant, chunk_rows: Callable[[int], None]
+) -> None:
+    chunk_rows(10)
+
+    def failing() -> Iterator[dict[str, Any]]:
+        yield from people(125)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT nothing")
+
+    with pytest.raises(ProgrammingError, match="nothing"), transaction.atomic():
+        plan(tenant, failing())
+
+
+def test_a_slow_list_is_not_kept_back_for_its_next_chunk(
+    tenant: Tenant, chunk_rows: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk_rows(10)
+    monkeypatch.setattr("messaging.planner.rows.SLOW_SECONDS", 0.0)
+    encoded = threading.Event()
+    encode = Encoder.encode
+    monkeypatch.setattr(Encoder, "encode", lambda *a: (encode(*a), encoded.set())[0])
+    done: list[bool] = []
+
+    def slow() -> Iterator[dict[str, Any]]:
+        yield from people(100)  # looked at beforehand
+        yield from people(10, start=100)
+        for person in people(8, start=110):
+            done.append(Blast.objects.get().rows_read >= 110)
+            assert encoded.wait(10)
+            time.sleep(0.05)  # the thread has set the event, and is about to say that it is done
+            yield person
+
+    assert plan(tenant, slow()).planned == 118
+    assert done[0] is False
+    assert done[-1] is True  # before its own chunk was full, or the list had ended
 
 
 def test_same_key_answers_the_same(tenant: Tenant) -> None:
