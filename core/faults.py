@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import redis
 from django.db import InterfaceError, InternalError, OperationalError
 from psycopg.errors import IdleInTransactionSessionTimeout
+
+#: Redis is away. redis-py's TimeoutError is no ConnectionError.
+AWAY = (redis.ConnectionError, redis.TimeoutError)
+#: Redis is there and cannot be written to for now: memory or disk full, a replica, too few of them, a long script.
+_NOT_NOW = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
+#: The same, as text: redis-py has no class for some, and what is refused within a script comes as a plain error.
+_NOT_NOW_WORDS = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS|MASTERDOWN|BUSY)\b")
 
 
 def passes(error: BaseException) -> bool:
@@ -12,4 +21,6 @@ def passes(error: BaseException) -> bool:
     if isinstance(error, InternalError):
         # The server ended a transaction that stood still for too long (`core.jobs`).
         return isinstance(error.__cause__, IdleInTransactionSessionTimeout)
-    return isinstance(error, OperationalError | InterfaceError | redis.ConnectionError | redis.TimeoutError)
+    if isinstance(error, redis.RedisError):
+        return isinstance(error, AWAY + _NOT_NOW) or bool(_NOT_NOW_WORDS.search(str(error)))
+    return isinstance(error, OperationalError | InterfaceError)

@@ -154,7 +154,7 @@ def test_redis_away_is_no_error(transactional_db: None, tenant: Tenant, monkeypa
     def away(*args: object, **kwargs: object) -> None:
         raise redis.ConnectionError("away")
 
-    monkeypatch.setattr("dramatiq.get_broker", lambda: type("Broker", (), {"enqueue": away})())
+    monkeypatch.setattr("core.broker.RailBroker.enqueue", away)
     assert submit(tenant, **REQUEST).status is SendStatus.QUEUED
     assert stored() == (1, 1, 0)
 
