@@ -12,6 +12,7 @@ from django.db import Error, close_old_connections
 
 from messaging.clock import alive, steps
 from messaging.clock.counts import fold_deltas, prune_paces
+from messaging.clock.keys import prune_keys
 from messaging.clock.tickets import re_ticket
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,12 @@ _STEPS: dict[str, Callable[[], int]] = {
     "re_ticket": re_ticket,
     "fold_deltas": fold_deltas,
 }
-_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune, "prune_paces": prune_paces, "tell": alive.tell}
+_TIDY: dict[str, Callable[[], int]] = {
+    "prune": steps.prune,
+    "prune_keys": prune_keys,
+    "prune_paces": prune_paces,
+    "tell": alive.tell,
+}
 
 
 @dataclass(frozen=True, slots=True)
