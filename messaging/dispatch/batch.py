@@ -18,8 +18,9 @@ from core.crypto import SealError, UnknownKey
 from messaging.content import RenderError
 from messaging.contents import UNKNOWN_KEY, Contents, Unreadable
 from messaging.dispatch.by_sender import Chosen, by_sender
-from messaging.ledger import claim, record, recover, senders
+from messaging.ledger import claim, lost_claims, record, recover, senders
 from messaging.ledger.claim import LEASE, BoundSend, Take
+from messaging.ledger.claims_log import Claim
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
 from messaging.ledger.recover import Recovered
@@ -47,6 +48,8 @@ class Bound:
     last_error: str = ""
     senders: tuple[str, ...] = ()  # watched domains, if it holds nothing else: they are on trial
     settles_in: float | None = None  # VERIFIABLE: the provider is asked; seconds until its "not found" counts
+    server: str = ""  # that has committed it (`messaging.ledger.claims_log`)
+    claim: Claim | None = None  # a new batch's, to be noted before its request
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +87,29 @@ def claim_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, tak
         outcome = Claimed(None, waits, chosen.apart, locked, bool(chosen.later) or (bool(rest) and not waits))
         if not bound:
             return outcome
-        claim.open_batch(
+        noted = Claim(
+            *(batch, adapter.name, channel, rail, str(batch), hashlib.sha256(body).digest(), now),
+            sends=[send.id.bytes for send in bound],
+        )
+        server = claim.open_batch(
             batch,
             provider=adapter.name,
             channel=channel,
             rail=rail,
             sends=[send.id for send in bound],
-            digest=hashlib.sha256(body).digest(),
-            idempotency_key=str(batch),
+            digest=noted.digest,
+            idempotency_key=noted.idempotency_key,
             rendered_at=now,
         )
     return replace(
-        outcome, bound=Bound(batch, 1, 1, body, str(batch), tuple(bound), replay=False, senders=chosen.on_trial)
+        outcome,
+        bound=Bound(
+            *(batch, 1, 1, body, str(batch), tuple(bound)),
+            replay=False,
+            senders=chosen.on_trial,
+            server=server,
+            claim=noted,
+        ),
     )
 
 
@@ -130,7 +144,8 @@ def reopen_batch(adapter: Adapter, batch: UUID) -> Bound | Hopeless | None:
         return None
 
     def hopeless(code: str, detail: str) -> Hopeless:
-        return Hopeless(batch, recovered.fence, Failure(code, detail))
+        lost = recovered.last_error == lost_claims.CODE  # which tells more
+        return Hopeless(batch, recovered.fence, Failure(lost_claims.CODE if lost else code, detail))
 
     if adapter.confirmation is Confirmation.AT_MOST_ONCE:
         return hopeless("cannot_be_repeated", "The provider may have it, and would send it again.")
@@ -160,6 +175,7 @@ def _reopened(recovered: Recovered, body: bytes, settles_in: float | None = None
         replay=True,
         last_error=recovered.last_error,
         settles_in=settles_in,
+        server=recovered.server,
     )
 
 

@@ -26,7 +26,7 @@ from messaging.dispatch.answer import Recorded, record_answer
 from messaging.dispatch.batch import Bound, Claimed, Hopeless, claim_batch, reopen_batch
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
-from messaging.ledger import lanes, record
+from messaging.ledger import claims_log, lanes, lost_claims, record
 from messaging.ledger.claim import LEASE, BoundSend
 from messaging.lifecycle import BatchState
 from messaging.metrics.counted import count_batch
@@ -172,11 +172,10 @@ def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, float
 
 def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     _tell_if_late(line, grant, started)
-    answer = _call(line.adapter, bound, started)
+    moved = _ledger_moved(bound)
+    answer = None if moved else _call(line.adapter, bound, started)
     if answer is None:
-        answer = Answer(
-            Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely."
-        )
+        answer = _MOVED if moved else _TOO_LATE
         ruling, unused = outcomes.TOO_LATE_BOUND if bound.replay else outcomes.TOO_LATE, True
     else:
         ruling, unused = _ruling(line.adapter, bound, answer), False
@@ -196,9 +195,24 @@ def _request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
+    if moved:
+        lost_claims.look(patient=True)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     return recorded
+
+
+_TOO_LATE = Answer(Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely.")
+_MOVED = Answer(Verdict.NOT_SENT, code="ledger_moved", detail="What the database may have lost is looked for first.")
+
+
+def _ledger_moved(bound: Bound) -> bool:
+    """Note the claim, so that a database that loses it can be told. True: this one may have lost claims already."""
+    try:
+        return not claims_log.note(bound.server, bound.claim)
+    except redis.RedisError as error:
+        log.warning("claim_not_noted", extra={"batch": bound.id, "error": type(error).__name__})
+        return False
 
 
 def _record(

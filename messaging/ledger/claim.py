@@ -13,6 +13,7 @@ from uuid import UUID
 
 from core.db import ledger_cursor
 from messaging.ledger.candidates import QUEUED_OF_BLAST, SINGLE_DUE
+from messaging.ledger.claims_log import SERVER
 from messaging.ledger.lanes import LaneKey
 from messaging.rails import RAIL_OF, Category, Channel, Rail
 
@@ -154,7 +155,7 @@ def put_back(batch: UUID, sends: Sequence[BoundSend]) -> None:
             sql.run(_PUT_BACK, {"ids": [s.id for s in sends], "batch": batch})
 
 
-_OPEN = """
+_OPEN = f"""
 WITH job AS (
     INSERT INTO core_processed_jobs (job_key, fence, lease_until, created_at)
     VALUES ('batch:' || %(batch)s::text, 1, clock_timestamp() + %(lease)s * interval '1 second', clock_timestamp())
@@ -163,6 +164,7 @@ INSERT INTO messaging_batches (id, provider, channel, rail, state, send_ids, dig
                                created_at)
 VALUES (%(batch)s, %(provider)s, %(channel)s, %(rail)s, 'claimed', %(sends)s::uuid[], %(digest)s, %(key)s, %(rendered_at)s, 1,
         clock_timestamp())
+RETURNING {SERVER}
 """
 
 
@@ -176,10 +178,10 @@ def open_batch(
     digest: bytes,
     idempotency_key: str,
     rendered_at: datetime,
-) -> None:
-    """Write the batch and its job, leased for `LEASE` seconds under fence 1."""
+) -> str:
+    """Write the batch and its job, leased for `LEASE` seconds under fence 1. Returns the server (`claims_log`)."""
     with ledger_cursor() as sql:
-        sql.run(
+        row = sql.one(
             _OPEN,
             {
                 "batch": batch,
@@ -193,3 +195,5 @@ def open_batch(
                 "rendered_at": rendered_at,
             },
         )
+    assert row is not None
+    return str(row[0])

@@ -9,6 +9,7 @@ from uuid import UUID
 from core import jobs
 from core.db import ledger_cursor
 from messaging.ledger.claim import LEASE, BoundSend
+from messaging.ledger.claims_log import SERVER
 from messaging.ledger.record import job_key
 from messaging.lifecycle import BatchState
 
@@ -32,14 +33,15 @@ class Recovered:
     sends: list[BoundSend]  # in the order of the request
     too_late: bool
     age: float  # seconds since it was claimed
+    server: str  # `claims_log`
 
 
-_MARK = """
+_MARK = f"""
 UPDATE messaging_batches SET state = 'unknown', attempts = attempts + 1
 WHERE id = %(batch)s AND state IN ('claimed', 'unknown')
 RETURNING attempts, digest, idempotency_key, rendered_at, coalesce(error_code, ''), send_ids,
           clock_timestamp() > created_at + %(hours)s * interval '1 hour',
-          extract(epoch FROM clock_timestamp() - created_at)::float8
+          extract(epoch FROM clock_timestamp() - created_at)::float8, {SERVER}
 """
 _BOUND = """
 SELECT s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.expires_at, s.attempts,
@@ -62,7 +64,7 @@ def take_over(batch: UUID) -> Recovered | None:
         row = sql.one(_MARK, {"batch": batch, "hours": REPLAY_HOURS})
         if row is None:
             raise AssertionError(f"Bug: batch {batch} has ended, but its job is open ({BatchState.UNKNOWN} expected)")
-        attempts, digest, key, rendered_at, last_error, ids, too_old, age = row
+        attempts, digest, key, rendered_at, last_error, ids, too_old, age, server = row
         rows = sql.all(_BOUND, {"ids": ids, "batch": batch, "grace": REPLAY_PAST_EXPIRY_HOURS})
     by_id = {r[0]: BoundSend(r[0], r[1], r[2], r[3], r[4], bytes(r[5]), r[6], r[7]) for r in rows}
     return Recovered(
@@ -76,4 +78,5 @@ def take_over(batch: UUID) -> Recovered | None:
         sends=[by_id[pk] for pk in ids if pk in by_id],
         too_late=too_old or any(r[8] for r in rows),
         age=age,
+        server=server,
     )
