@@ -21,7 +21,7 @@ from core import queues
 from core.governor import Event, Governor, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
-from messaging.dispatch import refusals
+from messaging.dispatch import one_waits, refusals
 from messaging.dispatch.answer import Recorded, record_answer
 from messaging.dispatch.batch import Bound, Claimed, Hopeless, claim_batch, reopen_batch
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
@@ -101,7 +101,9 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
 def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
     """Look for work until there is a grant. None: nothing is due, the wait is long enough to end the ticket, or this process
     may not begin any more: marketing yields, or the worker stops."""
-    while queues.may_work(queue_name(line.channel, line.rail)):
+    place = (line.adapter.name, line.channel, line.rail)
+    may_work = functools.partial(queues.may_work, queue_name(line.channel, line.rail))
+    while may_work():
         seat.look()
         found = search(line.adapter, line.governor, line.channel, line.rail, line.memory)
         match found:
@@ -112,8 +114,10 @@ def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
                     return None
             case Later(seconds=seconds) if seconds > LONGEST_WAIT:
                 return None
-            case Later(seconds=seconds, new_work_helps=helps):
-                seat.wait(seconds, until_flag=helps)
+            case Later(seconds=seconds, new_work_helps=True):
+                seat.wait(seconds, until_flag=True)
+            case Later(seconds=seconds):
+                one_waits.wait(place, seconds, sleep=functools.partial(seat.wait, until_flag=False), go_on=may_work)
     return None
 
 
