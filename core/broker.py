@@ -13,16 +13,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.common import current_millis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from core.consumer import WakingConsumer
 from core.gate import Gate
+from core.redis_client import connect
 
 #: Seconds that an enqueue may spend on connecting, and on each answer; `core.queues` bounds the whole.
 PRODUCER_TIMEOUT = 0.1
@@ -35,15 +35,10 @@ _ENQUEUE = Path(__file__).with_name("enqueue.lua").read_text()
 class RailBroker(RedisBroker):
     def __init__(self, *, url: str, **options: Any) -> None:
         # Acknowledging and giving back may be repeated; fetching and enqueueing, which may not, have clients of their own.
-        client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 1))
+        client = connect(url, retries=1)
         super().__init__(client=client, **options)  # type: ignore[no-untyped-call]
         self._url = url
-        self.producer = redis.Redis.from_url(
-            url,
-            socket_connect_timeout=PRODUCER_TIMEOUT,
-            socket_timeout=PRODUCER_TIMEOUT,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self.producer = connect(url, socket_connect_timeout=PRODUCER_TIMEOUT, socket_timeout=PRODUCER_TIMEOUT)
         self._enqueue = self.producer.register_script(_ENQUEUE)
         self._gates: dict[tuple[int, str], Gate] = {}
         self._in_hand: dict[str, set[str]] = {}
@@ -59,19 +54,27 @@ class RailBroker(RedisBroker):
             self.queues.add(queue_name)
             self.emit_after("declare_queue", queue_name)
 
-    def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
-        """Raises redis.RedisError, ValueError if there is a `delay`."""
+    def enqueue(
+        self, message: dramatiq.Message[Any], *, delay: int | None = None, at_most: int = 0
+    ) -> dramatiq.Message[Any]:
+        """As dramatiq's. With `at_most`, left out if so many messages wait on the queue: for what says no more than they do.
+
+        Raises redis.RedisError, ValueError if there is a `delay`.
+        """
         if delay is not None:
             raise ValueError("The broker delays nothing. Let the ledger schedule it: a send's not_before, or a job's.")
-        sent: dramatiq.Message[Any] = super().enqueue(message)
+        sent = message.copy(options={"redis_message_id": str(uuid4())})  # its own: a message may be enqueued again
+        self.emit_before("enqueue", sent, None)
+        self.do_enqueue(sent.queue_name, sent.options["redis_message_id"], sent.encode(), at_most)
+        self.emit_after("enqueue", sent, None)
         return sent
 
-    def do_enqueue(self, queue_name: str, redis_message_id: str, data: bytes) -> None:
+    def do_enqueue(self, queue_name: str, redis_message_id: str, data: bytes, at_most: int = 0) -> None:
         """As the dispatch script's `enqueue`, with a wake, on the producer's connection. A producer sends no heartbeat: it
         holds no messages that somebody would have to take back."""
         self._enqueue(
             keys=[self.key(queue_name), self.key(f"{queue_name}.msgs"), self.key(f"{queue_name}.wake")],
-            args=[redis_message_id, data, MAX_WAKES],
+            args=[redis_message_id, data, MAX_WAKES, at_most],
         )
 
     def fetch(self, queue_name: str, count: int, client: redis.Redis) -> list[bytes | None]:
@@ -117,6 +120,6 @@ class RailBroker(RedisBroker):
     def consuming_client(self, timeout: float) -> redis.Redis:
         """A client for one consumer. Nothing is repeated on it: a fetch whose answer was lost would take further messages,
         and strand those of the first. Blocking for less than `timeout` seconds is safe, whatever the URL says."""
-        client = redis.Redis.from_url(self._url, retry=Retry(NoBackoff(), 0))
+        client = connect(self._url)
         client.connection_pool.connection_kwargs |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         return client

@@ -16,7 +16,6 @@ LPOP for the look.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +30,8 @@ from dramatiq.common import iter_queue
 from dramatiq.errors import ConnectionClosed, DecodeError
 from dramatiq.worker import ConsumerThread
 
+from core.faults import AWAY, passes
+
 if TYPE_CHECKING:
     from core.broker import RailBroker
 
@@ -44,12 +45,6 @@ LOOK_SECONDS = 4.0
 _PAUSE_SECONDS = 0.5
 #: Seconds for an answer of Redis; above `BLOCK_SECONDS`.
 _ANSWER_SECONDS = 5.0
-#: Redis is away. redis-py's TimeoutError is no ConnectionError.
-_AWAY = (redis.ConnectionError, redis.TimeoutError)
-#: Redis is there and cannot be written to for now: memory or disk full, a replica, too few of them, a long script.
-_NOT_NOW = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
-#: The same, as text: redis-py has no class for some, and what is refused within a script comes as a plain error.
-_NOT_NOW_WORDS = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS|MASTERDOWN|BUSY)\b")
 
 
 @contextmanager
@@ -58,7 +53,7 @@ def _in_dramatiq_s_words() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        if isinstance(error, _AWAY + _NOT_NOW) or _NOT_NOW_WORDS.search(str(error)):
+        if passes(error):
             raise ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
         raise
 
@@ -145,7 +140,7 @@ class WakingConsumer(_RedisConsumer):
         try:
             key = self.broker.key(f"{self.queue_name}.wake")
             return self._client.blpop([key], timeout=min(BLOCK_SECONDS, self._rhythm)) is not None
-        except _AWAY:
+        except AWAY:
             return True  # a wake may have been on its way; the fetch that follows tells whether Redis is there
 
     def _wait_for_room(self) -> None:

@@ -23,6 +23,13 @@ from core.faults import passes, place_of, short_path
 log = logging.getLogger(__name__)
 
 REASON = "actor_died"
+#: What can be done with such a letter, for whoever reads it.
+WHAT_TO_DO = (
+    "Correct the bug (the traceback says where) and deploy. A ticket of a rail carried no work: the ledger has it, and it is"
+    " taken up by itself. A job (core.jobs) has stayed open under its key: ask for it again, by the same call, and it is done"
+    " once. The message of any other actor is gone with its arguments: whoever sent it sends it again. The letter stays; if it"
+    " is not met any more (times, last), it is over."
+)
 #: The innermost frames of an error, and the errors that led to it, that are told: enough to find the place, bounded in any case.
 _FRAMES, _CAUSES = 20, 5
 _MAX_TRACEBACK, _MAX_DETAIL = 8_000, 500

@@ -7,8 +7,16 @@
 -- ARGV[1]  message id
 -- ARGV[2]  data
 -- ARGV[3]  wakes that are kept at most
+-- ARGV[4]  messages that may wait: with so many on the queue this one is left out. 0: it is never left out
+--
+-- Answer: 1, or 0 if it was left out
 
+local at_most = tonumber(ARGV[4])
+if at_most > 0 and redis.call('llen', KEYS[1]) >= at_most then
+    return 0
+end
 redis.call('hset', KEYS[2], ARGV[1], ARGV[2])
 redis.call('rpush', KEYS[1], ARGV[1])
 redis.call('lpush', KEYS[3], '1')
 redis.call('ltrim', KEYS[3], 0, ARGV[3] - 1)
+return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import PurePath
 
@@ -9,6 +10,12 @@ import redis
 from django.db import InterfaceError, InternalError, OperationalError
 from psycopg.errors import IdleInTransactionSessionTimeout
 
+#: Redis is away. redis-py's TimeoutError is no ConnectionError.
+AWAY = (redis.ConnectionError, redis.TimeoutError)
+#: Redis is there and cannot be written to for now: memory or disk full, a replica, too few of them, a long script.
+_NOT_NOW = (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
+#: The same, as text: redis-py has no class for some, and what is refused within a script comes as a plain error.
+_NOT_NOW_WORDS = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS|MASTERDOWN|BUSY)\b")
 #: Parts of a path that are told: the package is in it, the machine is not.
 _PATH_PARTS = 4
 
@@ -28,4 +35,6 @@ def passes(error: BaseException) -> bool:
     if isinstance(error, InternalError):
         # The server ended a transaction that stood still for too long (`core.jobs`).
         return isinstance(error.__cause__, IdleInTransactionSessionTimeout)
-    return isinstance(error, OperationalError | InterfaceError | redis.ConnectionError | redis.TimeoutError)
+    if isinstance(error, redis.RedisError):
+        return isinstance(error, AWAY + _NOT_NOW) or bool(_NOT_NOW_WORDS.search(str(error)))
+    return isinstance(error, OperationalError | InterfaceError)

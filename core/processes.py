@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from django.core.exceptions import ImproperlyConfigured
 from dramatiq import Broker, Middleware, Worker
 
 from core.broker import RailBroker
+from core.redis_client import refuse_cluster
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,10 @@ class WorkerProcess(Middleware):
         # for the depth of the queue does not see it.
         worker.queue_prefetch = worker.worker_threads
         assert isinstance(broker, RailBroker)
+        try:
+            refuse_cluster(broker.producer)
+        except ImproperlyConfigured as error:
+            raise SystemExit(str(error)) from None  # of anything less dramatiq only writes a line
         self._watchdog = Watchdog(broker, worker)
 
     def after_worker_boot(self, broker: Broker, worker: Worker) -> None:

@@ -32,6 +32,8 @@ _PAUSE_AFTER_FAILURE = 1.0
 _PATIENCE = 0.2
 #: Enqueues under way at most. With Redis slow, further ones are not tried: the clock makes up for them.
 _UNDER_WAY = 8
+#: Hints that wait on a queue at most. Without workers, a submit each second would fill Redis, which the governor needs.
+MAX_HINTS = 300
 
 
 class _Breaker:
@@ -79,16 +81,25 @@ _producer = _Producer()
 
 
 def enqueue(queue: str, actor: str, /, *args: Any, **kwargs: Any) -> bool:
-    """Put a message for `actor` on `queue`. False: it may not be there. For a ticket, which has no arguments and is a hint,
-    nobody needs to care."""
+    """Put a message for `actor` on `queue`. False: it may not be there."""
+    return _put(queue, actor, args, kwargs, at_most=0)
+
+
+def hint(queue: str, actor: str) -> bool:
+    """Let `actor` look for work, soon: a message that carries none. With `MAX_HINTS` on the queue it is left out, since whoever
+    takes one of those looks later than now. False: it may not be there; nobody needs to care."""
+    return _put(queue, actor, (), {}, at_most=MAX_HINTS)
+
+
+def _put(queue: str, actor: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, at_most: int) -> bool:
     if breaker.open():
         return False
     message: dramatiq.Message[None] = dramatiq.Message(
         queue_name=queue, actor_name=actor, args=args, kwargs=kwargs, options={}
     )
-    broker = dramatiq.get_broker()
+    broker = _broker()
     try:
-        _producer.run(lambda: broker.enqueue(message))
+        _producer.run(lambda: broker.enqueue(message, at_most=at_most))
     except (redis.RedisError, OSError) as error:  # TimeoutError is an OSError
         breaker.trip()
         log.warning("enqueue_failed", extra={"queue": queue, "error": type(error).__name__})

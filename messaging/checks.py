@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import redis
 from django.apps.config import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -12,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.module_loading import import_string
 
+from core.redis_client import NO_CLUSTER, is_cluster, quick_client
 from messaging.providers.base import Adapter
 from messaging.rails import Channel
 from messaging.yielding.settings import HINT, read_policy
@@ -132,7 +134,25 @@ def check_buckets(
     ]
 
 
+def check_redis(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Runs where a database may be asked, as `check_buckets`. Redis away is no fault of the configuration."""
+    if "default" not in (databases or ()):
+        return []
+    try:
+        cluster = is_cluster(quick_client())
+    except redis.RedisError:
+        return []
+    return (
+        [Error(NO_CLUSTER, hint="Set REDIS_URL to a Redis without cluster mode.", id="messaging.E006")]
+        if cluster
+        else []
+    )
+
+
 def register_checks() -> None:
     for check in (check_providers, check_resend_key, check_broker, check_yield):
         register(check)
     register(check_buckets, Tags.database)
+    register(check_redis, Tags.database)

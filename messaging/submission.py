@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -62,8 +62,24 @@ class SendRequest:
 
     def digest(self) -> bytes:
         """Equal for equal requests. The idempotency key is what they are compared under, not part of it."""
-        values = {name: _plain(getattr(self, name)) for name in self.__slots__ if name != "idempotency_key"}
-        return keyed_digest(canonical_json(values))
+        return idempotency.digest_of(
+            self._values(), {f.name: f.default for f in fields(self) if f.default is not MISSING}
+        )
+
+    def older_digest(self) -> bytes:
+        """See `idempotency.Claim.older`."""
+        values = self._values()
+        return keyed_digest(canonical_json({name: values[name] for name in _IN_OLDER_DIGESTS}))
+
+    def _values(self) -> dict[str, object]:
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "idempotency_key"}
+
+
+#: All fields of that release, given or not.
+_IN_OLDER_DIGESTS = (
+    *("to", "from_", "subject", "html", "text", "category", "channel", "reply_to", "headers", "variables"),
+    *("not_before", "expires_at", "literal"),
+)
 
 
 def _plain(value: object) -> object:
@@ -117,8 +133,7 @@ class _Valid:
     variables: dict[str, Any]
     not_before: datetime | None
     expires_at: datetime | None
-    key: str | None
-    digest: bytes
+    claim: idempotency.Claim | None
 
 
 def submit(
@@ -232,9 +247,13 @@ def _validate(request: SendRequest, now: datetime) -> _Valid:
         variables=variables,
         not_before=parse_time(request.not_before, "not_before"),
         expires_at=parse_time(request.expires_at, "expires_at"),
-        key=idempotency.parse_key(request.idempotency_key),
-        digest=request.digest() if request.idempotency_key is not None else b"",
+        claim=_claim(request),
     )
+
+
+def _claim(request: SendRequest) -> idempotency.Claim | None:
+    key = idempotency.parse_key(request.idempotency_key)
+    return None if key is None else idempotency.Claim(key, request.digest(), request.older_digest)
 
 
 def parse_channel(raw: object) -> Channel:
@@ -294,7 +313,7 @@ def check_times(not_before: datetime | None, expires_at: datetime | None, now: d
 
 def _store(tenant_id: int, valid: Sequence[_Valid], now: datetime) -> list[Submitted]:
     ids = [new_id() for _ in valid]
-    keys = {i: idempotency.Claim(v.key, v.digest) for i, v in enumerate(valid) if v.key is not None}
+    keys = {i: v.claim for i, v in enumerate(valid) if v.claim is not None}
     earlier = idempotency.claim_keys(tenant_id, "sends", keys)
     fresh = [i for i in range(len(valid)) if i not in earlier]
     # What may have changed since the first request is asked of fresh ones only: a repetition is answered as it was.

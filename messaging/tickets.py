@@ -8,4 +8,4 @@ from messaging.rails import Channel, Rail, actor_name, queue_name
 
 def send_ticket(channel: Channel, rail: Rail) -> bool:
     """Wake a worker of the rail. Call it after the commit that made work due. Never raises, never blocks for long."""
-    return queues.enqueue(queue_name(channel, rail), actor_name(channel, rail))
+    return queues.hint(queue_name(channel, rail), actor_name(channel, rail))

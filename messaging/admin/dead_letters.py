@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
+from core.dead_letters import WHAT_TO_DO
 from core.models import DeadLetter, Tenant
 from messaging.admin.cells import NONE, at, row_link
 from messaging.admin.filters import ReasonFilter, TenantFilter
@@ -32,10 +33,10 @@ class DeadLetterAdmin(ReadOnlyAdmin[DeadLetter]):
     search_fields = ("send_id",)
     search_help_text = "The id of a send"
     fields = (
-        *("id", "whose", "channel", "reason", "detail", "send", "in_batch", "redriven", "created"),
+        *("id", "whose", "channel", "reason", "detail", "to_do", "send", "in_batch", "redriven", "created"),
         *("times", "last", "traceback"),
     )
-    readonly_fields = ("whose", "send", "in_batch", "created", "last")
+    readonly_fields = ("whose", "to_do", "send", "in_batch", "created", "last")
 
     def indexed(self, chosen: Mapping[str, str]) -> bool:
         return chosen.keys() <= {"tenant"}
@@ -56,6 +57,12 @@ class DeadLetterAdmin(ReadOnlyAdmin[DeadLetter]):
     @admin.display(description="tenant")
     def whose(self, letter: DeadLetter) -> SafeString | str:
         return row_link(Tenant, letter.tenant_id, letter.tenant.slug) if letter.tenant else NONE
+
+    @admin.display(description="what to do")
+    def to_do(self, letter: DeadLetter) -> str:
+        if letter.send_id is None:
+            return WHAT_TO_DO
+        return f"When the cause is gone: python manage.py redrive {letter.send_id} --yes"
 
     @admin.display(description="send")
     def send(self, letter: DeadLetter) -> SafeString | str:

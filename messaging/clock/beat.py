@@ -12,7 +12,9 @@ from django.db import Error, close_old_connections
 
 from messaging.clock import alive, steps
 from messaging.clock.counts import fold_deltas, prune_paces
+from messaging.clock.keys import prune_keys
 from messaging.clock.tickets import re_ticket
+from messaging.ledger import lost_claims
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +22,10 @@ BEAT_SECONDS = 0.5
 #: Beats between two runs of the steps that only tidy up, or tell.
 _TIDY_EVERY = 10
 
-#: The order matters: what wakes is seen by the hints, what the hints say is seen by the re-ticketing.
+#: The order matters: what was lost is bound before it can end in another way, what wakes is seen by the hints, what the hints
+#: say is seen by the re-ticketing.
 _STEPS: dict[str, Callable[[], int]] = {
+    "lost_claims": lost_claims.look,
     "release_unprepared": steps.release_unprepared,
     "wake": steps.wake,
     "wake_held": steps.wake_held,
@@ -33,8 +37,10 @@ _STEPS: dict[str, Callable[[], int]] = {
     "fold_deltas": fold_deltas,
 }
 _TIDY: dict[str, Callable[[], int]] = {
+    "newest_claims": lost_claims.look_at_newest,
     "prune": steps.prune,
     "prune_holds": steps.prune_holds,
+    "prune_keys": prune_keys,
     "prune_paces": prune_paces,
     "tell": alive.tell,
 }

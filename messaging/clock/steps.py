@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 #: Sends that one step moves at most: a beat stays short, and holds its row locks for milliseconds.
 LIMIT = 5_000
-#: Days an idempotency key is honoured, and a finished job remembered.
+#: Days for which a finished job is remembered.
 KEEP_DAYS = 7
 
 
@@ -214,15 +214,8 @@ def finish_blasts() -> int:
 
 
 def prune() -> int:
-    """Idempotency keys and finished jobs that nobody may ask for any more."""
+    """Finished jobs that nobody asks for any more."""
     return _run(
-        """
-        DELETE FROM messaging_idempotency_keys WHERE id = ANY (ARRAY (
-            SELECT id FROM messaging_idempotency_keys WHERE created_at < clock_timestamp() - %(days)s * interval '1 day'
-            ORDER BY created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-        ))
-        """
-    ) + _run(
         """
         DELETE FROM core_processed_jobs WHERE job_key = ANY (ARRAY (
             SELECT job_key FROM core_processed_jobs WHERE done_at < clock_timestamp() - %(days)s * interval '1 day'

@@ -115,6 +115,11 @@ class Document:
             }
         )
 
+    def given(self) -> dict[str, Any]:
+        """What was said of it, without what was left out: a part that documents get tomorrow changes nothing in it."""
+        stored = json.loads(self.to_bytes())
+        return {name: part for name, part in stored.items() if name != "v" and part not in (None, [], {}, False)}
+
     @classmethod
     def from_bytes(cls, stored: bytes) -> Self:
         """The document whose `to_bytes` are `stored`. Raises ValueError for anything else, to the byte."""

@@ -12,8 +12,10 @@ from datetime import datetime
 from uuid import UUID
 
 from messaging.ledger.claim import BoundSend
+from messaging.ledger.claims_log import Claim
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
+from messaging.rails import Channel, Rail
 
 #: Lanes that must wait, why, and for how many seconds. None: as long as a refusal makes them.
 Waits = Mapping[LaneKey, tuple[Failure, float | None]]
@@ -27,6 +29,8 @@ class Formed:
     """
 
     id: UUID
+    channel: Channel
+    rail: Rail
     sends: tuple[BoundSend, ...]
     rendered_at: datetime
     suspects: bool = False
@@ -60,6 +64,8 @@ class Bound:
     last_error: str = ""
     senders: tuple[str, ...] = ()  # as in Formed
     settles_in: float | None = None  # VERIFIABLE: the provider is asked; seconds until its "not found" counts
+    server: str = ""  # that has committed it (`messaging.ledger.claims_log`)
+    claim: Claim | None = None  # a new batch's, to be noted before its request
 
     @property
     def one_tenant(self) -> bool:

@@ -35,7 +35,7 @@ def form_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, take
         formed = None
         if chosen.sends:
             suspects = chosen.sends[0].mishaps > 0
-            formed = Formed(batch, tuple(chosen.sends), now, suspects, senders=chosen.on_trial)
+            formed = Formed(batch, channel, rail, tuple(chosen.sends), now, suspects, senders=chosen.on_trial)
             ids = [send.id for send in chosen.sends]
             claim.open_batch(batch, provider=adapter.name, channel=channel, rail=rail, sends=ids, rendered_at=now)
     return Claimed(formed, chosen.waits, chosen.apart, locked, left_behind=bool(later))

@@ -25,8 +25,9 @@ from messaging import sender_domains
 from messaging.content import RenderError
 from messaging.contents import UNKNOWN_KEY, Compiled, Contents, Unreadable
 from messaging.dispatch.batch import Bound, Formed, Prepared
-from messaging.ledger import claim, preparing, record
-from messaging.ledger.claim import BoundSend
+from messaging.ledger import preparing, record
+from messaging.ledger.claim import BoundSend, put_back
+from messaging.ledger.claims_log import Claim
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.preparing import LAST_MISHAP, Wait
 from messaging.ledger.record import Failure
@@ -55,13 +56,24 @@ def prepare_batch(adapter: Adapter, formed: Formed) -> Prepared:
     work = _render(formed, adapter.max_body_bytes)
     body, fitting = _encode(adapter, work) if work.items else (b"", 0)
     sends, back = work.rendered[:fitting], [*work.rendered[fitting:], *work.left]
-    _commit(formed, work, sends, back, hashlib.sha256(body).digest())
+    digest = hashlib.sha256(body).digest()
+    server = _commit(formed, work, sends, back, digest)
     if held := sum(not wait.mishap for wait in work.set_aside.values()):
         log.error("sends_unreadable", extra={"batch": formed.id, "items": held, "code": UNKNOWN_KEY})
     if work.crowded_out:
         work.slow |= {send.lane for send in back if send.id in work.crowded_out}
-    bound = Bound(formed.id, 1, 1, body, str(formed.id), tuple(sends), replay=False, senders=formed.senders)
-    return Prepared(bound if sends else None, work.waits, work.slow, left_behind=bool(back) and not work.waits)
+    left_behind = bool(back) and not work.waits
+    if not sends:
+        return Prepared(None, work.waits, work.slow, left_behind)
+    key = str(formed.id)
+    claim = Claim(
+        *(formed.id, adapter.name, formed.channel, formed.rail, key, digest, formed.rendered_at),
+        sends=[send.id.bytes for send in sends],
+    )
+    bound = Bound(
+        *(formed.id, 1, 1, body, key, tuple(sends)), replay=False, senders=formed.senders, server=server, claim=claim
+    )
+    return Prepared(bound, work.waits, work.slow, left_behind)
 
 
 def _render(formed: Formed, max_bytes: int) -> Work:
@@ -75,23 +87,27 @@ def _render(formed: Formed, max_bytes: int) -> Work:
     return work
 
 
-def _commit(formed: Formed, work: Work, sends: Sequence[BoundSend], back: Sequence[BoundSend], digest: bytes) -> None:
+def _commit(formed: Formed, work: Work, sends: Sequence[BoundSend], back: Sequence[BoundSend], digest: bytes) -> str:
+    """Returns the server that committed it. In the usual case this is one statement."""
     ids = [send.id for send in sends]
     if not (back or work.failures or work.set_aside or formed.suspects):
-        if not preparing.make_ready(formed.id, ids, digest):
+        server = preparing.make_ready(formed.id, ids, digest)
+        if server is None:
             raise FencedOut
-        return
+        return server
     with transaction.atomic():
         record.lock_for_return(sorted({send.blast for send in formed.sends if send.blast is not None}))
-        if not (preparing.make_ready(formed.id, ids, digest) if ids else preparing.hold(formed.id)):
+        server = preparing.make_ready(formed.id, ids, digest) if ids else preparing.hold(formed.id)
+        if server is None:
             raise FencedOut
         record.fail(formed.id, work.failures)
         preparing.set_aside(formed.id, work.set_aside)
-        claim.put_back(formed.id, back)
+        put_back(formed.id, back)
         if formed.suspects:
             preparing.acquit([send.id for send in work.rendered])
         if not ids:
             preparing.drop(formed.id)
+    return server
 
 
 # ---------------------------------------------------------------------------------------------------- whose turn

@@ -21,7 +21,7 @@ from core import queues
 from core.governor import Bucket, Event, Governor, Refusal, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
-from messaging.dispatch import refusals, stalls
+from messaging.dispatch import one_waits, refusals, stalls
 from messaging.dispatch.answer import Recorded, record_answer
 from messaging.dispatch.batch import Bound, Claimed, Formed, Hopeless, Waits
 from messaging.dispatch.forming import form_batch
@@ -30,7 +30,7 @@ from messaging.dispatch.preparing import FencedOut, prepare_batch
 from messaging.dispatch.reopening import reopen_batch, take_over
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
-from messaging.ledger import lanes, preparing, record
+from messaging.ledger import claims_log, lanes, lost_claims, preparing, record
 from messaging.ledger.claim import LEASE, BoundSend
 from messaging.ledger.recover import Recovered
 from messaging.lifecycle import BatchState
@@ -104,7 +104,9 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
 def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
     """Look for work until there is a grant. None: nothing is due, the wait is long enough to end the ticket, or this process
     may not begin any more: marketing yields, or the worker stops."""
-    while queues.may_work(queue_name(line.channel, line.rail)):
+    place = (line.adapter.name, line.channel, line.rail)
+    may_work = functools.partial(queues.may_work, queue_name(line.channel, line.rail))
+    while may_work():
         seat.look()
         found = search(line.adapter, line.governor, line.channel, line.rail, line.memory, interrupted=seat.flagged)
         match found:
@@ -115,8 +117,10 @@ def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
                     return None
             case Later(seconds=seconds) if seconds > LONGEST_WAIT:
                 return None
-            case Later(seconds=seconds, new_work_helps=helps):
-                seat.wait(seconds, until_flag=helps)
+            case Later(seconds=seconds, new_work_helps=True):
+                seat.wait(seconds, until_flag=True)
+            case Later(seconds=seconds):
+                one_waits.wait(place, seconds, sleep=functools.partial(seat.wait, until_flag=False), go_on=may_work)
     return None
 
 
@@ -224,11 +228,10 @@ def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, Bucke
 def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     """The one request of a grant, and what came back, recorded. `started`: monotonic time of the grant."""
     _tell_if_late(line, grant, started)
-    answer = _call(line.adapter, bound, started)
+    moved = _ledger_moved(bound)
+    answer = None if moved else _call(line.adapter, bound, started)
     if answer is None:
-        answer = Answer(
-            Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely."
-        )
+        answer = _MOVED if moved else _TOO_LATE
         ruling, unused = outcomes.TOO_LATE_BOUND if bound.replay else outcomes.TOO_LATE, True
     else:
         ruling, unused = _ruling(line.adapter, bound, answer), False
@@ -255,9 +258,24 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
+    if moved:
+        lost_claims.look(patient=True)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     return recorded
+
+
+_TOO_LATE = Answer(Verdict.NOT_SENT, code="too_late", detail="The worker was held up for too long to send it safely.")
+_MOVED = Answer(Verdict.NOT_SENT, code="ledger_moved", detail="What the database may have lost is looked for first.")
+
+
+def _ledger_moved(bound: Bound) -> bool:
+    """Note the claim, so that a database that loses it can be told. True: this one may have lost claims already."""
+    try:
+        return not claims_log.note(bound.server, bound.claim)
+    except redis.RedisError as error:
+        log.warning("claim_not_noted", extra={"batch": bound.id, "error": type(error).__name__})
+        return False
 
 
 def _record(

@@ -20,6 +20,7 @@ from django.db import transaction
 from core.db import ledger_cursor
 from messaging.ledger import record
 from messaging.ledger.claim import LEASE, PREPARING_LEASE
+from messaging.ledger.claims_log import SERVER
 from messaging.ledger.record import Failure
 
 #: Mishaps after which a send is a dead letter.
@@ -47,8 +48,9 @@ _READY = f"""
 WITH {_OURS}
 UPDATE messaging_batches SET state = 'claimed', digest = %(digest)s, send_ids = %(sends)s::uuid[], in_hand = NULL, unanswered = 1
 WHERE id = %(batch)s AND EXISTS (SELECT FROM job)
+RETURNING {SERVER}
 """
-_HOLD = f"WITH {_OURS} SELECT FROM job"
+_HOLD = f"WITH {_OURS} SELECT {SERVER} FROM job"
 
 
 def mark(batch: UUID, send: UUID | None) -> bool:
@@ -57,16 +59,19 @@ def mark(batch: UUID, send: UUID | None) -> bool:
         return sql.run(_MARK, {"batch": batch, "send": send, "lease": PREPARING_LEASE}) == 1
 
 
-def make_ready(batch: UUID, sends: Sequence[UUID], digest: bytes) -> bool:
-    """The batch holds these sends in this order and may be requested, for `LEASE` seconds from now. False: fenced out."""
+def make_ready(batch: UUID, sends: Sequence[UUID], digest: bytes) -> str | None:
+    """The batch holds these sends in this order and may be requested, for `LEASE` seconds from now. Returns the server
+    (`claims_log`); None: fenced out."""
     with ledger_cursor() as sql:
-        return sql.run(_READY, {"batch": batch, "sends": list(sends), "digest": digest, "lease": LEASE}) == 1
+        row = sql.one(_READY, {"batch": batch, "sends": list(sends), "digest": digest, "lease": LEASE})
+    return row[0] if row else None
 
 
-def hold(batch: UUID) -> bool:
-    """Lock the batch for what else is written with it. False: fenced out."""
+def hold(batch: UUID) -> str | None:
+    """Lock the batch for what else is written with it. Returns as `make_ready`."""
     with ledger_cursor() as sql:
-        return sql.run(_HOLD, {"batch": batch, "lease": PREPARING_LEASE}) == 1
+        row = sql.one(_HOLD, {"batch": batch, "lease": PREPARING_LEASE})
+    return row[0] if row else None
 
 
 def drop(batch: UUID) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 from core import jobs
 from core.db import ledger_cursor
 from messaging.ledger.claim import LEASE, BoundSend
+from messaging.ledger.claims_log import SERVER
 from messaging.ledger.record import job_key
 from messaging.lifecycle import BatchState
 
@@ -32,17 +33,18 @@ class Recovered:
     sends: list[BoundSend]  # in the order of the request
     too_late: bool
     age: float  # seconds since it was claimed
+    server: str  # `claims_log`
     unanswered: int = 0  # attempts in a row whose worker vanished
 
 
 # Whoever holds it locked records its answer, or stands still in that and is ended by the server: nobody waits for that.
 _LOCK = "SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE SKIP LOCKED"
-_MARK = """
+_MARK = f"""
 UPDATE messaging_batches b SET state = 'unknown', attempts = b.attempts + 1, unanswered = b.unanswered + 1
 WHERE id = %(batch)s AND state IN ('claimed', 'unknown')
 RETURNING attempts, digest, idempotency_key, rendered_at, coalesce(error_code, ''), send_ids,
           clock_timestamp() > created_at + %(hours)s * interval '1 hour',
-          extract(epoch FROM clock_timestamp() - created_at)::float8, unanswered - 1
+          extract(epoch FROM clock_timestamp() - created_at)::float8, unanswered - 1, {SERVER}
 """
 _BOUND = """
 SELECT s.id, s.tenant_id, s.blast_id, s.content_id, s.priority, s.sealed, s.expires_at, s.attempts
@@ -66,7 +68,7 @@ def take_over(batch: UUID) -> Recovered | None:
         row = sql.one(_MARK, {"batch": batch, "hours": REPLAY_HOURS})
         if row is None:
             raise AssertionError(f"Bug: batch {batch} has ended, but its job is open ({BatchState.UNKNOWN} expected)")
-        attempts, digest, key, rendered_at, last_error, ids, too_late, age, unanswered = row
+        attempts, digest, key, rendered_at, last_error, ids, too_late, age, unanswered, server = row
         rows = sql.all(_BOUND, {"ids": ids, "batch": batch})
     by_id = {r[0]: BoundSend(r[0], r[1], r[2], r[3], r[4], bytes(r[5]), r[6], r[7]) for r in rows}
     return Recovered(
@@ -81,4 +83,5 @@ def take_over(batch: UUID) -> Recovered | None:
         too_late=too_late,
         age=age,
         unanswered=unanswered,
+        server=server,
     )

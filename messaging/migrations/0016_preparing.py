@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
     """A claim in two steps: `preparing`, then `claimed`; what is remembered of a death in between. Locks no table for long."""
 
     atomic = False
-    dependencies = [("messaging", "0011_sender_holds")]
+    dependencies = [("messaging", "0014_idempotency_life")]
 
     operations = [
         migrations.AddField("batch", "in_hand", models.UUIDField(null=True)),

@@ -137,7 +137,9 @@ def _enter(tenant: Tenant, blast_id: UUID, claim: idempotency.Claim | None) -> U
         return Appended.from_json(earlier[0])
     upload = open_upload(blast_id, earlier[0]["upload"] if earlier else None)
     if claim is not None and not earlier:
-        idempotency.keep_answers(tenant.pk, OPERATION, {claim.key: {"upload": upload.number}})
+        idempotency.keep_answers(
+            tenant.pk, OPERATION, {claim.key: {"blast_id": str(blast_id), "upload": upload.number}}
+        )
     return upload
 
 

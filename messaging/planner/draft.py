@@ -24,6 +24,8 @@ from messaging.sender_domains import require_sender_domain
 from messaging.submission import check_times, parse_category, parse_channel, parse_time, require_bucket
 
 MAX_NAME = 200
+#: What a draft holds of a field that was not given (`idempotency.digest_of`).
+_ABSENT = {"channel": Channel.EMAIL, "name": "", "not_before": None, "expires_at": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +72,20 @@ class Draft:
     def digest(self) -> bytes:
         """Equal for equal drafts. Recipients are not part of it: the same list, in the state it has now, is what an
         interrupted plan is resumed with."""
-        return keyed_digest(
-            canonical_json(
-                {
-                    "document": self.document.to_bytes().decode(),
-                    "channel": self.channel,
-                    "category": self.category,
-                    "name": self.name,
-                    "not_before": self.not_before and self.not_before.isoformat(),
-                    "expires_at": self.expires_at and self.expires_at.isoformat(),
-                }
-            )
-        )
+        return idempotency.digest_of(self._values() | {"document": self.document.given()}, _ABSENT)
+
+    def older_digest(self) -> bytes:
+        """See `idempotency.Claim.older`."""
+        return keyed_digest(canonical_json(self._values() | {"document": self.document.to_bytes().decode()}))
+
+    def _values(self) -> dict[str, object]:
+        return {
+            "channel": self.channel,
+            "category": self.category,
+            "name": self.name,
+            "not_before": self.not_before and self.not_before.isoformat(),
+            "expires_at": self.expires_at and self.expires_at.isoformat(),
+        }
 
     def begin(self, tenant: Tenant, now: datetime) -> Blast:
         """The blast of this draft: a new one that is being planned, or the one begun earlier with the same key.
@@ -90,7 +94,7 @@ class Draft:
         `create`.
         """
         with transaction.atomic():
-            claims = {} if self.key is None else {0: idempotency.Claim(self.key, self.digest())}
+            claims = {} if self.key is None else {0: idempotency.Claim(self.key, self.digest(), self.older_digest)}
             earlier = idempotency.claim_keys(tenant.pk, OPERATION, claims)
             if earlier:
                 return Blast.objects.get(pk=UUID(earlier[0]["blast_id"]), tenant=tenant)

@@ -121,14 +121,18 @@ def working(broker: RailBroker, threads: int = 2, prefetch: int | None = None) -
 class OwnRedis:
     """A Redis that a test may kill. It comes back empty, at the same address."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
+        self._flags = flags
         self._port = _free_port()
         self.url = f"redis://127.0.0.1:{self._port}/0"
         self.client = Redis.from_url(self.url)
 
     def start(self) -> None:
         self._popen = subprocess.Popen(
-            [_program(), "--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--loglevel", "warning"],
+            [
+                *(_program(), "--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--loglevel", "warning"),
+                *self._flags,
+            ],
             stdout=subprocess.DEVNULL,
         )
         until(self._answers)

@@ -103,3 +103,17 @@ def test_depth_counts_what_is_not_yet_fetched(redis: Redis) -> None:
     assert queues.depth(queue) == 0
     assert queues.enqueue(queue, "dispatch_email_transactional")
     assert queues.depth(queue) == 1
+
+
+def test_hints_beyond_a_few_hundred_are_left_out_and_work_never_is(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, actor = "notif.email.transactional", "dispatch_email_transactional"
+    monkeypatch.setattr(queues, "MAX_HINTS", 5)
+    assert all(queues.hint(queue, actor) for _ in range(20))
+    assert queues.depth(queue) == redis.hlen(f"dramatiq:{queue}.msgs") == 5
+    assert queues.enqueue(queue, actor, 1)
+    assert queues.depth(queue) == 6
+    redis.lpop(f"dramatiq:{queue}", 2)
+    queues.hint(queue, actor)
+    assert queues.depth(queue) == 5

@@ -17,6 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from core.dead_letters import record_death
 from core.ids import new_id
 from core.models import DeadLetter, ProcessedJob, Tenant
 from messaging import buckets
@@ -242,6 +243,15 @@ def test_django_s_own_parameters_change_nothing(client: Client, query: dict[str,
 
 
 # ------------------------------------------------------------------------------------------------- rows, links, states
+
+
+def test_a_dead_letter_says_what_can_be_done_with_it(client: Client) -> None:
+    send, letter = failed_send(make_tenant("acme"))
+    assert f"manage.py redrive {send.pk} --yes" in detail(client, LETTERS, letter.pk)
+    record_death("importer", LookupError())
+    of_actor = detail(client, LETTERS, DeadLetter.objects.get(send_id=None).pk)
+    assert "ask for it again, by the same call" in of_actor
+    assert "manage.py redrive" not in of_actor
 
 
 def test_a_failed_send_leads_to_its_batch_its_dead_letter_and_back(client: Client) -> None:

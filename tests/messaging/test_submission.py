@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,8 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from core import queues
+from core.crypto import keyed_digest
+from core.hashing import canonical_json
 from core.models import Tenant
 from messaging import buckets
 from messaging import submission as submit_module
@@ -154,7 +157,7 @@ def test_redis_away_is_no_error(transactional_db: None, tenant: Tenant, monkeypa
     def away(*args: object, **kwargs: object) -> None:
         raise redis.ConnectionError("away")
 
-    monkeypatch.setattr("dramatiq.get_broker", lambda: type("Broker", (), {"enqueue": away})())
+    monkeypatch.setattr("core.broker.RailBroker.enqueue", away)
     assert submit(tenant, **REQUEST).status is SendStatus.QUEUED
     assert stored() == (1, 1, 0)
 
@@ -268,6 +271,32 @@ def test_the_same_key_for_something_else_is_a_conflict(tenant: Tenant) -> None:
         with pytest.raises(Conflict) as caught:
             submit(tenant, **(REQUEST | change), idempotency_key="order-1")
         assert caught.value.code == "idempotency_key_reused"
+    assert stored() == (1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _Tomorrow(SendRequest):
+    """A request of a release that has one more field."""
+
+    attachments: object = None
+
+
+def test_a_field_that_is_added_changes_no_digest_of_those_who_do_not_give_it() -> None:
+    values = REQUEST | {"not_before": NOW, "variables": {"a": 1}}
+    assert _Tomorrow(**values).digest() == SendRequest(**values).digest()
+    assert _Tomorrow(**values, attachments=["a"]).digest() != SendRequest(**values).digest()
+    assert SendRequest(**values, channel="email", html=None).digest() == SendRequest(**values).digest()
+
+
+def test_a_key_of_the_release_before_is_known_by_the_digest_that_it_has(tenant: Tenant) -> None:
+    """That one covered all fields, given or not."""
+    first = submit(tenant, **REQUEST, idempotency_key="order-1")
+    absent = dict.fromkeys(("html", "reply_to", "headers", "variables", "not_before", "expires_at"))
+    all_fields = {"category": "transactional", "channel": "email", "literal": False} | absent | REQUEST
+    IdempotencyKey.objects.update(request_digest=keyed_digest(canonical_json(all_fields)))
+    assert submit(tenant, **REQUEST, idempotency_key="order-1") == first
+    with pytest.raises(Conflict):
+        submit(tenant, **REQUEST | {"subject": "Other"}, idempotency_key="order-1")
     assert stored() == (1, 1, 1)
 
 

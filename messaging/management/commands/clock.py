@@ -7,9 +7,11 @@ import signal
 import threading
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import close_old_connections
 
+from core.redis_client import quick_client, refuse_cluster
 from messaging.clock import BEAT_SECONDS, run_once
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,10 @@ class Command(BaseCommand):
         parser.add_argument("--once", action="store_true", help="one beat, then exit (prints what it did)")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            refuse_cluster(quick_client())
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from None
         if options["once"]:
             beat = run_once()
             for name, rows in beat.moved.items():

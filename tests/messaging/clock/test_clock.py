@@ -17,10 +17,9 @@ from core.models import ProcessedJob
 from messaging.clock import run_once, steps
 from messaging.clock.tickets import re_ticket
 from messaging.lanes import cancel_blast, pause_blast
-from messaging.models import Blast, IdempotencyKey, Send, SenderHold
+from messaging.models import Blast, Send, SenderHold
 from messaging.rails import Channel, Rail, queue_name
-from messaging.submission import submit
-from tests.factories import insert_raw, make_blast, make_tenant, request, statuses, submit_some
+from tests.factories import insert_raw, make_blast, make_tenant, statuses, submit_some
 from tests.messaging.ledger.plans import generic_plan
 from tests.rig import seed_buckets
 
@@ -145,16 +144,11 @@ def test_a_planning_or_paused_blast_is_not_finished() -> None:
     assert steps.finish_blasts() == 0
 
 
-def test_old_idempotency_keys_and_finished_jobs_are_pruned_young_ones_and_open_jobs_stay() -> None:
-    tenant = make_tenant()
-    for key in ("old", "young"):
-        submit(tenant, **request(tenant), idempotency_key=key)
+def test_finished_jobs_are_pruned_young_ones_and_open_ones_stay() -> None:
     long_ago = timezone.now() - timedelta(days=steps.KEEP_DAYS, minutes=1)
-    IdempotencyKey.objects.filter(key="old").update(created_at=long_ago)
     for key, done_at in (("old", long_ago), ("young", timezone.now()), ("open", None)):
         ProcessedJob.objects.create(job_key=key, lease_until=long_ago, done_at=done_at)
-    assert steps.prune() == 2
-    assert set(IdempotencyKey.objects.values_list("key", flat=True)) == {"young"}
+    assert steps.prune() == 1
     assert set(ProcessedJob.objects.values_list("job_key", flat=True)) == {"young", "open"}
 
 

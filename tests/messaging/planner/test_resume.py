@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import time
@@ -17,12 +18,17 @@ from django.conf import settings
 from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
 
+from core.crypto import keyed_digest
+from core.hashing import canonical_json
 from core.models import Tenant
+from messaging.content import Document
+from messaging.contents import compiled_content
 from messaging.errors import Conflict, InvalidInput, NotFound
 from messaging.lanes import cancel_blast, pause_blast
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, IdempotencyKey
 from messaging.planner import PlanResult, Progress, resume_planning
+from messaging.planner.draft import Draft
 from messaging.planner.encode import Encoder
 from tests.factories import make_tenant
 from tests.messaging.planner.rig import (
@@ -201,6 +207,32 @@ def test_same_key_with_another_blast(tenant: Tenant, other: dict[str, Any]) -> N
         plan(tenant, people(1), idempotency_key="k", **other)
     assert caught.value.code == "idempotency_key_reused"
     assert Blast.objects.count() == 1
+
+
+def draft_of(**values: Any) -> Draft:
+    absent = dict.fromkeys(("html", "reply_to", "headers", "not_before", "expires_at"))
+    given = {"from_": "a@b.example", "subject": "News", "text": "Hello", "category": "marketing", "channel": "email"}
+    return Draft.parse(**absent | given | {"name": "", "idempotency_key": "k"} | values)
+
+
+def test_a_part_that_documents_get_tomorrow_changes_no_digest_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = draft_of()
+    digest, today = draft.digest(), json.loads(draft.document.to_bytes())
+    tomorrow = canonical_json(today | {"v": 2, "attachments": [], "preview": None})
+    monkeypatch.setattr(Document, "to_bytes", lambda self: tomorrow)
+    assert draft.digest() == digest
+
+
+def test_a_key_of_the_release_before_is_known_by_the_digest_that_it_has(tenant: Tenant) -> None:
+    first = plan(tenant, people(3), idempotency_key="k")
+    document = Blast.objects.select_related("content").get().content
+    stored = compiled_content(document).document.to_bytes().decode()
+    values = {"document": stored, "channel": "email", "category": "marketing", "name": "", "not_before": None}
+    older = keyed_digest(canonical_json(values | {"expires_at": None}))
+    assert IdempotencyKey.objects.update(request_digest=older) == 1
+    assert plan(tenant, people(3), idempotency_key="k") == first
+    with pytest.raises(Conflict):
+        plan(tenant, people(3), idempotency_key="k", name="Other")
 
 
 def test_keys_belong_to_a_tenant(tenant: Tenant) -> None:
