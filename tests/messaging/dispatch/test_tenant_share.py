@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def flooding(rig: Rig) -> Tenant:
-    """It has five tokens of ten that are worth a request, and they do not get more."""
+    """Whenever somebody looks it has five tokens, and ten are worth a request."""
     tenant = make_tenant("flooding")
     RateLimitBucket.objects.create(
         provider="resend",
@@ -33,13 +33,14 @@ def flooding(rig: Rig) -> Tenant:
     )
     buckets.forget()
     insert_raw(tenant, 300, category="product")
-    rig.redis.hset(rig.governor.keys[1], f"{tenant.pk}:transactional", f"5:{rig.redis.time()[0] + 60}:0")
     return tenant
 
 
 def look(rig: Rig, memory: Memory, rail: Rail = Rail.TRANSACTIONAL) -> Grant | Later | None:
     adapter = adapter_for(Channel.EMAIL)
     assert adapter
+    flooding = Tenant.objects.get(slug="flooding")
+    rig.redis.hset(rig.governor.keys[1], f"{flooding.pk}:transactional", f"5:{rig.redis.time()[0] + 60}:0")
     return search(adapter, rig.governor, Channel.EMAIL, rail, memory)
 
 
