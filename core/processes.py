@@ -1,4 +1,5 @@
-"""What a worker process does beside its jobs: it stops once, gives back what it will not do, and notices a dead thread.
+"""What a worker process does beside its jobs: it looks whether it may start, stops once, gives back what it will not do, and
+notices a dead thread.
 
 A second SIGTERM kills a worker of dramatiq's with its jobs in hand, and the parent process forwards each that it gets: a
 signal to the whole group (systemd's default, honcho) comes twice.
@@ -14,9 +15,11 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from django.core.exceptions import ImproperlyConfigured
 from dramatiq import Broker, Middleware, Worker
 
 from core.broker import RailBroker
+from core.db import require_session
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,12 @@ class WorkerProcess(Middleware):
         self._watchdog: Watchdog | None = None
 
     def after_process_boot(self, broker: Broker) -> None:
+        try:
+            require_session()
+        except ImproperlyConfigured as error:
+            # Dramatiq would log any other exception, and go on.
+            log.critical("database_session_refused", extra={"why": str(error)})
+            raise SystemExit(1) from None
         installed = signal.getsignal(signal.SIGTERM)
         assert callable(installed), "dramatiq installs its handler before this hook"
         handle = _once(self._stop, installed)

@@ -10,6 +10,9 @@ from random import Random
 #: A batch's lease, and more: who is frozen for so long finds that another worker has taken its batch over.
 FROZEN_SECONDS = 34.0
 FROZEN = "worker-frozen"
+#: Frozen in the midst of a transaction, for longer than the server lets one stand still.
+IN_TRANSACTION_SECONDS = 8.0
+IN_TRANSACTION = ("frozen-in-record", "frozen-in-claim")
 #: Before: an open circuit takes a while to close. Behind: for freezing and for thawing.
 _BEFORE_SECONDS, _BEHIND_SECONDS = 5.0, 8.0
 #: Draws until one is undisturbed; in a short run none is.
@@ -66,6 +69,10 @@ KINDS = {
         Kind(
             "worker-frozen", "SIGSTOP for longer than the lease, with requests in flight", FROZEN_SECONDS, stops=False
         ),
+        Kind(
+            "frozen-in-record", "SIGSTOP in the transaction that records an answer", IN_TRANSACTION_SECONDS, stops=False
+        ),
+        Kind("frozen-in-claim", "SIGSTOP in the transaction of a claim", IN_TRANSACTION_SECONDS, stops=False),
     )
 }
 
@@ -81,7 +88,8 @@ def plan(seed: int, minutes: float, window: float) -> list[Planned]:
     """All kinds at least once; the last one ends about `window` seconds after the begin of the load.
 
     A frozen worker shall have requests in flight, wake up with its connections whole, and find that another worker has taken
-    its batch over: where there is room for it, nothing cuts those connections meanwhile, or puts the provider out of use.
+    its batch over; one that is frozen in a transaction shall be all that could hold up codes. Where there is room for it, nothing
+    cuts connections meanwhile, or puts the provider out of use, and no two workers are frozen at a time.
     """
     random = Random(seed)
     for _ in range(_TRIES):
@@ -103,15 +111,21 @@ def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
     found = list(_in_turn(stopping, window - FIRST, random))
     for kind in KINDS.values():
         if not kind.stops:
-            seconds = kind.seconds if kind.name == FROZEN else kind.seconds * scale
+            seconds = kind.seconds if kind.name in (FROZEN, *IN_TRANSACTION) else kind.seconds * scale
             found.append(Planned(FIRST + random.uniform(0, max(0.0, window - FIRST - seconds)), kind, seconds))
     return sorted(found, key=lambda planned: planned.at)
 
 
 def _disturbed(planned: Sequence[Planned]) -> bool:
-    (frozen,) = (one for one in planned if one.kind.name == FROZEN)
-    low, high = frozen.at - _BEFORE_SECONDS, frozen.at + frozen.seconds + _BEHIND_SECONDS
-    return any(one.at < high and low < one.at + one.seconds for one in planned if one.kind.disturbs)
+    frozen = [one for one in planned if one.kind.name in (FROZEN, *IN_TRANSACTION)]
+    return any(
+        one is not ice
+        and one.at < ice.at + ice.seconds + _BEHIND_SECONDS
+        and ice.at - _BEFORE_SECONDS < one.at + one.seconds
+        for ice in frozen
+        for one in planned
+        if one.kind.disturbs or one in frozen
+    )
 
 
 def _in_turn(faults: Sequence[tuple[Kind, float]], window: float, random: Random) -> Iterator[Planned]:

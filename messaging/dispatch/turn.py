@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import redis
-from django.db import OperationalError, close_old_connections, transaction
+from django.db import Error, close_old_connections, transaction
 
 from core import queues
+from core.faults import passes
 from core.governor import Event, Governor, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
@@ -133,7 +134,14 @@ def _prepare(line: Line, grant: Grant) -> tuple[Bound | None, bool]:
             bound = claimed.bound
             more = more or claimed.left_behind
             line.memory.rest(claimed.locked, LOCKED_SECONDS)
-            _keep_waiting(line, claimed)
+            try:
+                _keep_waiting(line, claimed)
+            except Error as error:
+                # What was put back is put back again by the next claim; what is bound must leave all the same.
+                if not passes(error):
+                    raise
+                log.warning("lanes_not_held", extra={"batch": grant.batch, "error": type(error).__name__})
+                close_old_connections()
     finally:
         if bound is None:
             _settle(line, grant, Event.NONE, unused=True, back=_back(grant, ()))
@@ -210,8 +218,8 @@ def _record(
     while True:
         try:
             return record_answer(line.adapter, line.rail, bound, answer, ruling, circuit=circuit, trial=grant.trial)
-        except OperationalError as error:
-            if time.monotonic() + pause > started + LEASE - 1:
+        except Error as error:
+            if not passes(error) or time.monotonic() + pause > started + LEASE - 1:
                 raise
             log.warning("record_repeated", extra={"batch": bound.id, "error": type(error).__name__})
             close_old_connections()

@@ -50,12 +50,17 @@ WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'se
 
 
 def take_over(batch: UUID) -> Recovered | None:
-    """Take the batch over, in the caller's transaction. None: somebody else did, or it has ended.
+    """Take the batch over, in the caller's transaction. None: somebody else did or is at it, or it has ended.
 
     From here on the batch is `unknown`: whether its first worker sent anything cannot be told.
     """
     with ledger_cursor() as sql:
-        sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
+        # Whoever has it locked may have vanished: nobody waits for him with a seat in hand (`candidates.next_replay`).
+        if (
+            sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE SKIP LOCKED", {"batch": batch})
+            is None
+        ):
+            return None
         fence = jobs.begin(job_key(batch), LEASE)
         if fence is None:
             return None

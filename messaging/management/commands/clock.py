@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import close_old_connections
 
+from core.db import require_session
 from messaging.clock import BEAT_SECONDS, run_once
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--once", action="store_true", help="one beat, then exit (prints what it did)")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        require_session()
         if options["once"]:
             beat = run_once()
             for name, rows in beat.moved.items():
