@@ -11,7 +11,7 @@ from random import Random
 FROZEN_SECONDS = 34.0
 FROZEN = "worker-frozen"
 #: Frozen in the midst of a transaction, for longer than the server lets one stand still.
-IN_TRANSACTION_SECONDS = 8.0
+IN_TRANSACTION_SECONDS = 7.0
 IN_TRANSACTION = ("frozen-in-record", "frozen-in-claim")
 #: Before: an open circuit takes a while to close. Behind: for freezing and for thawing.
 _BEFORE_SECONDS, _BEHIND_SECONDS = 5.0, 8.0
@@ -94,9 +94,16 @@ def plan(seed: int, minutes: float, window: float) -> list[Planned]:
     random = Random(seed)
     for _ in range(_TRIES):
         planned = _draw(random, minutes, window)
-        if not _disturbed(planned):
+        (frozen,) = (one for one in planned if one.kind.name == FROZEN)
+        if not _disturbed(frozen, planned):
             break
-    return planned
+    for name in IN_TRANSACTION:
+        for _ in range(_TRIES):
+            frozen = _anywhere(KINDS[name], IN_TRANSACTION_SECONDS, window, random)
+            if not _disturbed(frozen, planned):
+                break
+        planned.append(frozen)
+    return sorted(planned, key=lambda one: one.at)
 
 
 def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
@@ -110,21 +117,22 @@ def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
     random.shuffle(stopping)
     found = list(_in_turn(stopping, window - FIRST, random))
     for kind in KINDS.values():
-        if not kind.stops:
-            seconds = kind.seconds if kind.name in (FROZEN, *IN_TRANSACTION) else kind.seconds * scale
-            found.append(Planned(FIRST + random.uniform(0, max(0.0, window - FIRST - seconds)), kind, seconds))
+        if not kind.stops and kind.name not in IN_TRANSACTION:
+            found.append(_anywhere(kind, kind.seconds if kind.name == FROZEN else kind.seconds * scale, window, random))
     return sorted(found, key=lambda planned: planned.at)
 
 
-def _disturbed(planned: Sequence[Planned]) -> bool:
-    frozen = [one for one in planned if one.kind.name in (FROZEN, *IN_TRANSACTION)]
+def _anywhere(kind: Kind, seconds: float, window: float, random: Random) -> Planned:
+    return Planned(FIRST + random.uniform(0, max(0.0, window - FIRST - seconds)), kind, seconds)
+
+
+def _disturbed(frozen: Planned, planned: Sequence[Planned]) -> bool:
+    before, behind = (_BEFORE_SECONDS, _BEHIND_SECONDS) if frozen.kind.name == FROZEN else (0.5, 0.5)
+    low, high = frozen.at - before, frozen.at + frozen.seconds + behind
     return any(
-        one is not ice
-        and one.at < ice.at + ice.seconds + _BEHIND_SECONDS
-        and ice.at - _BEFORE_SECONDS < one.at + one.seconds
-        for ice in frozen
+        one.at < high and low < one.at + one.seconds
         for one in planned
-        if one.kind.disturbs or one in frozen
+        if one is not frozen and (one.kind.disturbs or one.kind.name in (FROZEN, *IN_TRANSACTION))
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from devtools.chaos.faults import ACTS
 from devtools.chaos.orders import Mischief, What, orders, rate
-from devtools.chaos.schedule import FIRST, FROZEN_SECONDS, KINDS, Planned, plan
+from devtools.chaos.schedule import FIRST, FROZEN_SECONDS, IN_TRANSACTION, KINDS, Planned, plan
 
 SEEDS = range(40)
 
@@ -40,11 +40,13 @@ def test_each_kind_happens_within_the_window(seed: int, minutes: float) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_in_a_full_run_a_frozen_worker_wakes_up_undisturbed(seed: int) -> None:
     planned = plan(seed, 5, 204)
-    (frozen,) = (one for one in planned if one.kind.name == "worker-frozen")
+    frozen = [one for one in planned if one.kind.name in ("worker-frozen", *IN_TRANSACTION)]
     disturbing = [one for one in planned if one.kind.disturbs]
+    assert len(frozen) == 3
     assert {"postgres-crashed", "outage", "401", "provider-hangs"} <= {one.kind.name for one in disturbing}
-    for one in disturbing:
-        assert one.at > frozen.at + frozen.seconds or one.at + one.seconds < frozen.at
+    for ice in frozen:
+        for one in disturbing + frozen:
+            assert one is ice or one.at > ice.at + ice.seconds or one.at + one.seconds < ice.at
 
 
 def test_a_longer_run_has_them_more_often_and_for_longer() -> None:
