@@ -116,9 +116,11 @@ def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
     ]
     random.shuffle(stopping)
     found = list(_in_turn(stopping, window - FIRST, random))
-    for kind in KINDS.values():
-        if not kind.stops and kind.name not in IN_TRANSACTION:
-            found.append(_anywhere(kind, kind.seconds if kind.name == FROZEN else kind.seconds * scale, window, random))
+    found += [
+        _anywhere(kind, kind.seconds if kind.name == FROZEN else kind.seconds * scale, window, random)
+        for kind in KINDS.values()
+        if not kind.stops and kind.name not in IN_TRANSACTION
+    ]
     return sorted(found, key=lambda planned: planned.at)
 
 
