@@ -344,7 +344,7 @@ def _freeze_in(scene: Scene, within: Within) -> Generator[float, None, tuple[Pro
                 yield _NAP_SECONDS / 5
                 waited += _NAP_SECONDS
                 found = blocked(connection, within)
-            worker = _free_one_of_two(scene, found.process) if found else None
+            worker = _free_one_of_two(scene, connection, found.process) if found else None
             if found and worker:
                 worker.pause()
                 scene.held.add(worker)
@@ -357,11 +357,24 @@ def _freeze_in(scene: Scene, within: Within) -> Generator[float, None, tuple[Pro
         yield _AGAIN_SECONDS
 
 
-def _free_one_of_two(scene: Scene, name: str) -> Process | None:
-    """The worker of that name, if no fault has it or the other ones of its rail."""
+#: How many of these workers do something (one that works asks the database all the time), and whether codes flow.
+_ALIVE = """
+SELECT count(DISTINCT application_name), NOT EXISTS (
+    SELECT FROM messaging_sends
+    WHERE priority = 0 AND status = 'queued' AND created_at < clock_timestamp() - interval '1 s'
+)
+FROM pg_stat_activity
+WHERE application_name = ANY (%s::text[]) AND state_change > clock_timestamp() - interval '2 s'
+"""
+
+
+def _free_one_of_two(scene: Scene, connection: psycopg.Connection[Any], name: str) -> Process | None:
+    """The worker of that name, if no fault has it or the other one of its rail, both work, and nothing keeps codes waiting yet."""
     workers = scene.stack.workers(CODES_RAIL)
-    found = next((worker for worker in workers if worker.name == name), None)
-    return found if found and not scene.held.intersection(workers) else None
+    ((alive, flowing),) = connection.execute(_ALIVE, [[worker.name for worker in workers]])
+    if alive < len(workers) or not flowing or scene.held.intersection(workers):
+        return None
+    return next((worker for worker in workers if worker.name == name), None)
 
 
 ACTS: Mapping[str, Callable[[Scene, float], Act]] = {

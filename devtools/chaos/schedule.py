@@ -13,6 +13,8 @@ FROZEN = "worker-frozen"
 #: Frozen in the midst of a transaction, for longer than the server lets one stand still.
 IN_TRANSACTION_SECONDS = 7.0
 IN_TRANSACTION = ("frozen-in-record", "frozen-in-claim")
+#: Of a full run, for each of these, at its end: whatever keeps codes waiting then, it is they.
+_ALONE_SECONDS = 9.0
 #: Before: an open circuit takes a while to close. Behind: for freezing and for thawing.
 _BEFORE_SECONDS, _BEHIND_SECONDS = 5.0, 8.0
 #: Draws until one is undisturbed; in a short run none is.
@@ -88,21 +90,20 @@ def plan(seed: int, minutes: float, window: float) -> list[Planned]:
     """All kinds at least once; the last one ends about `window` seconds after the begin of the load.
 
     A frozen worker shall have requests in flight, wake up with its connections whole, and find that another worker has taken
-    its batch over; one that is frozen in a transaction shall be all that could hold up codes. Where there is room for it, nothing
-    cuts connections meanwhile, or puts the provider out of use, and no two workers are frozen at a time.
+    its batch over: where there is room for it, nothing cuts those connections meanwhile, or puts the provider out of use. Those
+    that are frozen in a transaction come last and alone: they show that codes of others do not notice.
     """
     random = Random(seed)
+    alone = _ALONE_SECONDS if minutes >= FULL_MINUTES else 0.0
     for _ in range(_TRIES):
-        planned = _draw(random, minutes, window)
+        planned = _draw(random, minutes, window - alone * len(IN_TRANSACTION))
         (frozen,) = (one for one in planned if one.kind.name == FROZEN)
         if not _disturbed(frozen, planned):
             break
-    for name in IN_TRANSACTION:
-        for _ in range(_TRIES):
-            frozen = _anywhere(KINDS[name], IN_TRANSACTION_SECONDS, window, random)
-            if not _disturbed(frozen, planned):
-                break
-        planned.append(frozen)
+    for place, name in enumerate(random.sample(IN_TRANSACTION, len(IN_TRANSACTION))):
+        last = window - IN_TRANSACTION_SECONDS
+        at = last - alone * place if alone else random.uniform(FIRST, last)
+        planned.append(Planned(at, KINDS[name], IN_TRANSACTION_SECONDS))
     return sorted(planned, key=lambda one: one.at)
 
 
@@ -116,26 +117,16 @@ def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
     ]
     random.shuffle(stopping)
     found = list(_in_turn(stopping, window - FIRST, random))
-    found += [
-        _anywhere(kind, kind.seconds if kind.name == FROZEN else kind.seconds * scale, window, random)
-        for kind in KINDS.values()
-        if not kind.stops and kind.name not in IN_TRANSACTION
-    ]
+    for kind in KINDS.values():
+        if not kind.stops and kind.name not in IN_TRANSACTION:
+            seconds = kind.seconds if kind.name == FROZEN else kind.seconds * scale
+            found.append(Planned(FIRST + random.uniform(0, max(0.0, window - FIRST - seconds)), kind, seconds))
     return sorted(found, key=lambda planned: planned.at)
 
 
-def _anywhere(kind: Kind, seconds: float, window: float, random: Random) -> Planned:
-    return Planned(FIRST + random.uniform(0, max(0.0, window - FIRST - seconds)), kind, seconds)
-
-
 def _disturbed(frozen: Planned, planned: Sequence[Planned]) -> bool:
-    before, behind = (_BEFORE_SECONDS, _BEHIND_SECONDS) if frozen.kind.name == FROZEN else (0.5, 0.5)
-    low, high = frozen.at - before, frozen.at + frozen.seconds + behind
-    return any(
-        one.at < high and low < one.at + one.seconds
-        for one in planned
-        if one is not frozen and (one.kind.disturbs or one.kind.name in (FROZEN, *IN_TRANSACTION))
-    )
+    low, high = frozen.at - _BEFORE_SECONDS, frozen.at + frozen.seconds + _BEHIND_SECONDS
+    return any(one.at < high and low < one.at + one.seconds for one in planned if one.kind.disturbs)
 
 
 def _in_turn(faults: Sequence[tuple[Kind, float]], window: float, random: Random) -> Iterator[Planned]:
