@@ -369,7 +369,7 @@ WHERE application_name = ANY (%s::text[]) AND state_change > clock_timestamp() -
 
 
 def _free_one_of_two(scene: Scene, connection: psycopg.Connection[Any], name: str) -> Process | None:
-    """The worker of that name, if no fault has it or the other one of its rail, both work, and nothing keeps codes waiting yet."""
+    """The worker of that name, if no fault has it or the other one of its rail, both work, and nothing keeps codes waiting."""
     workers = scene.stack.workers(CODES_RAIL)
     ((alive, flowing),) = connection.execute(_ALIVE, [[worker.name for worker in workers]])
     if alive < len(workers) or not flowing or scene.held.intersection(workers):
