@@ -6,3 +6,7 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DEBUG", "0")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 application = get_asgi_application()
+
+from core.db import require_session  # noqa: E402  # it needs the settings
+
+require_session()

@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from config.env import Env
 from config.logs import logging_config
+from core import session
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -55,6 +56,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "config.middleware.AwayForNow",
 ]
 if not DEBUG:  # runserver serves static files by itself
     MIDDLEWARE.insert(1, "whitenoise.middleware.WhiteNoiseMiddleware")
@@ -86,13 +88,9 @@ def _database(url: str) -> dict[str, Any]:
     options |= {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     options["tcp_user_timeout"] = 25_000  # ms; keepalives are not sent while a statement is unacknowledged
     options["prepare_threshold"] = 5  # Django's default, None, would also forbid it to those who ask (core.db)
-    # The ledger's statements are prepared and written so that one plan serves all values; planning them anew each time
-    # would cost more than running them (docs/decisions/0001). Commits are durable whatever the database's default says.
-    options["options"] = (
-        f"{options.get('options', '')} -c plan_cache_mode=force_generic_plan -c synchronous_commit=on".strip()
-    )
+    options["options"] = f"{options.get('options', '')} {session.STARTUP}".strip()
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "core.postgres",
         **database,
         # A new connection plans the ledger's statements anew: a login code now and then would wait for that.
         "CONN_MAX_AGE": 3600,

@@ -7,14 +7,19 @@ execution. Errors are Django's (`django.db.Error`), so that its bookkeeping noti
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 from uuid import UUID
 
 import psycopg
-from django.db import connection
+from django.db import Error, connection
 from psycopg.rows import TupleRow
+
+from core.faults import passes
+
+log = logging.getLogger(__name__)
 
 
 class LedgerCursor:
@@ -55,3 +60,18 @@ def ledger_cursor() -> Iterator[LedgerCursor]:
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
         yield LedgerCursor(cursor)
+
+
+def require_session() -> None:
+    """For a process that starts: raises ImproperlyConfigured if its database sessions are not what they must be (`core.session`).
+
+    With the database away it starts all the same, and the first connection is asked.
+    """
+    try:
+        connection.ensure_connection()
+    except Error as error:
+        if not passes(error):
+            raise
+        log.warning("database_away", extra={"error": type(error).__name__})
+    finally:
+        connection.close()

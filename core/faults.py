@@ -1,4 +1,5 @@
-"""What is nobody's bug: the database or Redis is away, restarted, or chose this transaction to give way."""
+"""What is nobody's bug: the database or Redis is away, restarted, takes no writes for now, or chose this transaction to give
+way."""
 
 from __future__ import annotations
 
@@ -8,7 +9,11 @@ from pathlib import PurePath
 
 import redis
 from django.db import InterfaceError, InternalError, OperationalError
-from psycopg.errors import IdleInTransactionSessionTimeout
+
+#: What PostgreSQL's class 25 (a transaction in a state that forbids the statement: usually a bug) has to do with the server and
+#: not with the statement: it takes no writes (it was a primary, and is a standby now); it ended a transaction that stood still,
+#: or lasted, for too long.
+_OF_THE_SERVER = ("25006", "25P03", "25P04")
 
 #: Redis is away. redis-py's TimeoutError is no ConnectionError.
 AWAY = (redis.ConnectionError, redis.TimeoutError)
@@ -31,10 +36,10 @@ def short_path(filename: str) -> str:
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same work may go well a moment later, with nothing changed."""
+    """Whether the same work may go well a moment later, with nothing changed. A lock that was waited for in vain (55P03) is an
+    OperationalError, too."""
     if isinstance(error, InternalError):
-        # The server ended a transaction that stood still for too long (`core.jobs`).
-        return isinstance(error.__cause__, IdleInTransactionSessionTimeout)
+        return getattr(error.__cause__, "sqlstate", None) in _OF_THE_SERVER
     if isinstance(error, redis.RedisError):
         return isinstance(error, AWAY + _NOT_NOW) or bool(_NOT_NOW_WORDS.search(str(error)))
     return isinstance(error, OperationalError | InterfaceError)

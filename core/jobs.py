@@ -62,13 +62,26 @@ class FencedOut(Exception):
     """The lease ran out and another worker took the job over. Nothing of this result was stored."""
 
 
-# An open job whose lease has run out is taken over; any other one is left as it is, and no row comes back.
+# An open job whose lease has run out is taken over; any other one is left as it is, and no row comes back. Nor for one whose row
+# is locked: somebody writes its result or takes it over at this moment, or did so when his host vanished. Nobody waits for him.
+# (Two that begin the same new job at once do wait for each other: for a statement, and at most for `core.session.LOCK_WAIT`.)
 _BEGIN = """
-INSERT INTO core_processed_jobs AS j (job_key, fence, lease_until, created_at)
-VALUES (%(key)s, 1, clock_timestamp() + %(lease)s * interval '1 second', clock_timestamp())
-ON CONFLICT (job_key) DO UPDATE SET fence = j.fence + 1, lease_until = excluded.lease_until
-WHERE j.done_at IS NULL AND j.lease_until <= clock_timestamp()
-RETURNING fence
+WITH lapsed AS MATERIALIZED (
+    SELECT job_key FROM core_processed_jobs
+    WHERE job_key = %(key)s AND done_at IS NULL AND lease_until <= clock_timestamp() FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE core_processed_jobs j
+    SET fence = j.fence + 1, lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    WHERE j.job_key = ANY (ARRAY (SELECT job_key FROM lapsed))
+    RETURNING j.fence
+), begun AS (
+    INSERT INTO core_processed_jobs (job_key, fence, lease_until, created_at)
+    SELECT %(key)s, 1, clock_timestamp() + %(lease)s * interval '1 second', clock_timestamp()
+    WHERE NOT EXISTS (SELECT FROM core_processed_jobs WHERE job_key = %(key)s)
+    ON CONFLICT (job_key) DO NOTHING
+    RETURNING fence
+)
+SELECT fence FROM taken UNION ALL SELECT fence FROM begun
 """
 _IS_DONE = "SELECT done_at IS NOT NULL FROM core_processed_jobs WHERE job_key = %(key)s"
 _FINISH = """

@@ -1,4 +1,5 @@
-"""What a worker process does beside its jobs: it stops once, gives back what it will not do, and notices a dead thread.
+"""What a worker process does beside its jobs: it looks whether it may start, stops once, gives back what it will not do, and
+notices a dead thread.
 
 A second SIGTERM kills a worker of dramatiq's with its jobs in hand, and the parent process forwards each that it gets: a
 signal to the whole group (systemd's default, honcho) comes twice.
@@ -18,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 from dramatiq import Broker, Middleware, Worker
 
 from core.broker import RailBroker
+from core.db import require_session
 from core.redis_client import refuse_cluster
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,12 @@ class WorkerProcess(Middleware):
         self._watchdog: Watchdog | None = None
 
     def after_process_boot(self, broker: Broker) -> None:
+        try:
+            require_session()
+        except ImproperlyConfigured as error:
+            # Dramatiq would log any other exception, and go on.
+            log.critical("database_session_refused", extra={"why": str(error)})
+            raise SystemExit(1) from None
         installed = signal.getsignal(signal.SIGTERM)
         assert callable(installed), "dramatiq installs its handler before this hook"
         handle = _once(self._stop, installed)

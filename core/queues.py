@@ -118,6 +118,13 @@ def depth(queue: str) -> int:
     return quick_client().llen(_broker().key(queue))
 
 
+def wake(queue: str) -> None:
+    """Make a worker of `queue` look, although nothing new was put on it: the one that was woken for what waits there may have
+    vanished. Raises redis.RedisError."""
+    broker = _broker()
+    broker.wake(queue, broker.producer)
+
+
 def _broker() -> RailBroker:
     broker = dramatiq.get_broker()
     assert isinstance(broker, RailBroker)

@@ -142,8 +142,10 @@ class Process:
         self._collect()
 
     def pause(self) -> None:
-        """SIGSTOP to the group: it hangs, and its connections stay open."""
+        """SIGSTOP to the group: it hangs, and its connections stay open. On Linux, when this returns no thread of it runs."""
         self._signal_group(signal.SIGSTOP)
+        while self._popen is not None and _some_thread_runs(self._popen.pid):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT to the group."""
@@ -202,6 +204,16 @@ class Process:
             self._guard.remove(self._popen.pid)
 
 
+def _some_thread_runs(group: int) -> bool:
+    """Of the process group: a signal that stops it takes a moment to reach all of its threads."""
+    for stat in Path("/proc").glob("[0-9]*/task/[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+            state, _, its_group = stat.read_text().rsplit(")", 1)[1].split()[:3]
+            if int(its_group) == group and state not in "TtZX":
+                return True
+    return False
+
+
 class Supervisor:
     """Starts processes and ends them all. `logs` is created; logs of an earlier run are emptied."""
 
@@ -253,7 +265,8 @@ class Supervisor:
             name,
             command,
             log=log,
-            env=self.env | dict(env or {}),
+            # Under its name in pg_stat_activity, too: whoever looks at the database knows whose connection it is.
+            env=self.env | {"PGAPPNAME": name} | dict(env or {}),
             guard=self._guard,
             ready=ready,
             stop_seconds=stop_seconds,

@@ -17,6 +17,7 @@ import redis
 import requests
 
 from devtools.chaos.schedule import KINDS
+from devtools.freezing import CLAIM, RECORD, Within, blocked, stands_still
 from devtools.processes import Process, ProcessDied
 from devtools.stack import RAILS, Stack
 
@@ -40,6 +41,9 @@ _NAMESPACE = "dramatiq"
 _QUEUES = tuple(f"notif.email.{rail}" for rail in RAILS)
 #: A frozen worker's requests are in flight for so long, so that there are some.
 _SLOW_SECONDS = 1.5
+#: Whoever is to be frozen in a transaction is kept in it for so long at most: others wait for the same lock meanwhile.
+_OBSTRUCTED_SECONDS = 0.5
+CODES_RAIL = "transactional"
 _FENCED_OUT = re.compile(r"\bbatch_recorded\b.*\bfenced_out=True\b")
 _IN_FLIGHT = """
 SELECT id::text FROM messaging_batches
@@ -299,6 +303,80 @@ def _until_taken_over(scene: Scene, batches: Sequence[str]) -> Generator[float, 
         waited += _AGAIN_SECONDS
 
 
+def _frozen_in(within: Within) -> Callable[[Scene, float], Act]:
+    """A worker of the rail of login codes stops in the midst of a transaction, as one does whose host vanishes. All other codes
+    must go on at once; what it had in hand is free when the server has ended its transaction."""
+
+    def act(scene: Scene, seconds: float) -> Act:
+        worker, at = yield from _freeze_in(scene, within)
+        try:
+            yield seconds
+        finally:
+            worker.resume()
+            scene.held.discard(worker)
+        with suppress(psycopg.OperationalError), psycopg.connect(scene.stack.database_url) as connection:
+            ((codes, slowest),) = connection.execute(_CODES_SINCE, [at, at, seconds])
+            return f"{worker.name}; {codes} codes meanwhile, the slowest after {slowest:.1f} s"
+        return worker.name
+
+    return act
+
+
+#: Login codes that were submitted while a worker was frozen: it cannot have had them in hand.
+_CODES_SINCE = """
+SELECT count(*), coalesce(max(extract(epoch FROM coalesce(accepted_at, clock_timestamp()) - created_at)), 0)::float8
+FROM messaging_sends WHERE priority = 0 AND created_at > %s AND created_at < %s + %s * interval '1 second'
+"""
+
+
+def _freeze_in(scene: Scene, within: Within) -> Generator[float, None, tuple[Process, Any]]:
+    """A worker, stopped within such a transaction, while another one of its rail runs; and when that was, by the database."""
+    while True:
+        with (
+            suppress(psycopg.OperationalError),
+            psycopg.connect(scene.stack.database_url) as connection,
+        ):
+            if not within.obstruct(connection, CODES_RAIL):
+                yield _NAP_SECONDS
+                continue
+            found, waited = None, 0.0
+            while found is None and waited < _OBSTRUCTED_SECONDS:
+                yield _NAP_SECONDS / 5
+                waited += _NAP_SECONDS
+                found = blocked(connection, within)
+            worker = _free_one_of_two(scene, connection, found.process) if found else None
+            if found and worker:
+                worker.pause()
+                scene.held.add(worker)
+                connection.rollback()
+                if stands_still(connection, found.backend):
+                    ((at,),) = connection.execute("SELECT clock_timestamp()")
+                    return worker, at
+                worker.resume()
+                scene.held.discard(worker)
+        yield _AGAIN_SECONDS
+
+
+#: How many of these workers do something (one that works asks the database all the time), and whether codes flow.
+_ALIVE = """
+SELECT count(DISTINCT application_name), NOT EXISTS (
+    SELECT FROM messaging_sends
+    WHERE priority = 0 AND status = 'queued' AND created_at < clock_timestamp() - interval '1 s'
+)
+FROM pg_stat_activity
+WHERE application_name = ANY (%s::text[]) AND state_change > clock_timestamp() - interval '2 s'
+"""
+
+
+def _free_one_of_two(scene: Scene, connection: psycopg.Connection[Any], name: str) -> Process | None:
+    """The worker of that name, if no fault has it or the other one of its rail, both work, and nothing keeps codes waiting."""
+    workers = scene.stack.workers(CODES_RAIL)
+    ((alive, flowing),) = connection.execute(_ALIVE, [[worker.name for worker in workers]])
+    if alive < len(workers) or not flowing or scene.held.intersection(workers):
+        return None
+    return next((worker for worker in workers if worker.name == name), None)
+
+
 ACTS: Mapping[str, Callable[[Scene, float], Act]] = {
     "worker-killed": worker_killed,
     "worker-stopped": worker_stopped,
@@ -324,5 +402,7 @@ ACTS: Mapping[str, Callable[[Scene, float], Act]] = {
     "two-clocks": two_clocks,
     "snapshot": snapshot,
     "worker-frozen": worker_frozen,
+    "frozen-in-record": _frozen_in(RECORD),
+    "frozen-in-claim": _frozen_in(CLAIM),
 }
 assert ACTS.keys() == KINDS.keys()

@@ -26,7 +26,7 @@ from devtools.chaos.schedule import plan
 from devtools.stack import Stack
 
 #: Shares of the minutes: faults begin and end within the first, load goes on a little longer; the rest is for what is left.
-_FAULTS, _LOAD = 0.68, 0.72
+_FAULTS, _LOAD = 0.74, 0.78
 #: Seconds beyond the minutes until what is open counts as stuck: leases, back-offs, a busy machine.
 _PATIENCE = 150.0
 #: Between two looks at what is open; when only that is waited for.

@@ -10,6 +10,11 @@ from random import Random
 #: A batch's lease, and more: who is frozen for so long finds that another worker has taken its batch over.
 FROZEN_SECONDS = 34.0
 FROZEN = "worker-frozen"
+#: Frozen in the midst of a transaction, for longer than the server lets one stand still.
+IN_TRANSACTION_SECONDS = 7.0
+IN_TRANSACTION = ("frozen-in-record", "frozen-in-claim")
+#: Of a full run, for each of these, at its end: whatever keeps codes waiting then, it is they.
+_ALONE_SECONDS = 9.0
 #: Before: an open circuit takes a while to close. Behind: for freezing and for thawing.
 _BEFORE_SECONDS, _BEHIND_SECONDS = 5.0, 8.0
 #: Draws until one is undisturbed; in a short run none is.
@@ -66,6 +71,10 @@ KINDS = {
         Kind(
             "worker-frozen", "SIGSTOP for longer than the lease, with requests in flight", FROZEN_SECONDS, stops=False
         ),
+        Kind(
+            "frozen-in-record", "SIGSTOP in the transaction that records an answer", IN_TRANSACTION_SECONDS, stops=False
+        ),
+        Kind("frozen-in-claim", "SIGSTOP in the transaction of a claim", IN_TRANSACTION_SECONDS, stops=False),
     )
 }
 
@@ -81,14 +90,21 @@ def plan(seed: int, minutes: float, window: float) -> list[Planned]:
     """All kinds at least once; the last one ends about `window` seconds after the begin of the load.
 
     A frozen worker shall have requests in flight, wake up with its connections whole, and find that another worker has taken
-    its batch over: where there is room for it, nothing cuts those connections meanwhile, or puts the provider out of use.
+    its batch over: where there is room for it, nothing cuts those connections meanwhile, or puts the provider out of use. Those
+    that are frozen in a transaction come last and alone: they show that codes of others do not notice.
     """
     random = Random(seed)
+    alone = _ALONE_SECONDS if minutes >= FULL_MINUTES else 0.0
     for _ in range(_TRIES):
-        planned = _draw(random, minutes, window)
-        if not _disturbed(planned):
+        planned = _draw(random, minutes, window - alone * len(IN_TRANSACTION))
+        (frozen,) = (one for one in planned if one.kind.name == FROZEN)
+        if not _disturbed(frozen, planned):
             break
-    return planned
+    for place, name in enumerate(random.sample(IN_TRANSACTION, len(IN_TRANSACTION))):
+        last = window - IN_TRANSACTION_SECONDS
+        at = last - alone * place if alone else random.uniform(FIRST, last)
+        planned.append(Planned(at, KINDS[name], IN_TRANSACTION_SECONDS))
+    return sorted(planned, key=lambda one: one.at)
 
 
 def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
@@ -102,14 +118,13 @@ def _draw(random: Random, minutes: float, window: float) -> list[Planned]:
     random.shuffle(stopping)
     found = list(_in_turn(stopping, window - FIRST, random))
     for kind in KINDS.values():
-        if not kind.stops:
+        if not kind.stops and kind.name not in IN_TRANSACTION:
             seconds = kind.seconds if kind.name == FROZEN else kind.seconds * scale
             found.append(Planned(FIRST + random.uniform(0, max(0.0, window - FIRST - seconds)), kind, seconds))
     return sorted(found, key=lambda planned: planned.at)
 
 
-def _disturbed(planned: Sequence[Planned]) -> bool:
-    (frozen,) = (one for one in planned if one.kind.name == FROZEN)
+def _disturbed(frozen: Planned, planned: Sequence[Planned]) -> bool:
     low, high = frozen.at - _BEFORE_SECONDS, frozen.at + frozen.seconds + _BEHIND_SECONDS
     return any(one.at < high and low < one.at + one.seconds for one in planned if one.kind.disturbs)
 

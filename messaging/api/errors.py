@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import InterfaceError, OperationalError
+from django.db import Error
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
 from django.views import defaults
 from rest_framework import exceptions
 from rest_framework.response import Response
 
+from core.faults import passes
 from messaging.errors import MessagingError
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ _INTERNAL = Problem(500, "internal_error", "Something went wrong here. It was lo
 _DATABASE = Problem(
     503,
     "database_unavailable",
-    "The database cannot be reached. Try again; with an Idempotency-Key nothing can be sent twice.",
+    "The database is away, or busy with this very record. Try again; with an Idempotency-Key nothing can be sent twice.",
     retry_after=DATABASE_RETRY_AFTER,
 )
 
@@ -80,7 +81,7 @@ def problem_of(error: Exception) -> Problem:
         case MessagingError():
             field = "from" if error.field == "from_" else error.field
             return Problem(error.status, error.code, error.message, field, error.retry_after)
-        case OperationalError() | InterfaceError():
+        case Error() if passes(error):
             return _DATABASE
         case Http404():
             return _NOT_FOUND

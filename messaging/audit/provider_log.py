@@ -3,14 +3,18 @@
 One JSON object a line: `{"send": "<our send id>", "id": "<the provider's id>", "at": <seconds since 1970>}`. `at` may be
 missing; with it, only sends made and accepted within the time of the log are looked for in it, so that a part of a log will
 do. `manage.py sandbox_log` writes such a file from the sandbox; for a real provider an export is turned into it.
+
+The log is read into a file of this process, and goes to the database a page at a time: nothing is kept there from one
+statement to the next, neither a table (a pooler may give each statement another session) nor a transaction.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -26,18 +30,14 @@ class LogError(ValueError):
     """The log cannot be read. The message names the line, and nothing that is in it."""
 
 
-_CREATE = """
-CREATE TEMP TABLE IF NOT EXISTS audit_log (line bigint, send uuid, provider_id text, at timestamptz);
-TRUNCATE audit_log
-"""
-_LOAD = """
-INSERT INTO audit_log SELECT line, send, provider_id, to_timestamp(at)
-FROM unnest(%(lines)s::bigint[], %(sends)s::uuid[], %(ids)s::text[], %(ats)s::float8[]) AS l (line, send, provider_id, at)
-"""
-_INDEX = """
-CREATE INDEX audit_log_line ON audit_log (line);
-CREATE INDEX audit_log_send ON audit_log (send);
-ANALYZE audit_log
+_CREATE = "CREATE TABLE log (line INTEGER PRIMARY KEY, send BLOB, provider_id TEXT NOT NULL, at REAL)"
+_INDEX = "CREATE INDEX log_send ON log (send)"
+_LOAD = "INSERT INTO log VALUES (?, ?, ?, ?)"
+_NEXT = f"SELECT line FROM log WHERE line > ? ORDER BY line LIMIT {PAGE}"
+# Of the page from one line to another; `times`: as how many different messages the provider took the send.
+_PAGE_OF_LOG = """
+SELECT line, send, provider_id, (SELECT count(DISTINCT o.provider_id) FROM log o WHERE o.send = l.send)
+FROM log l WHERE line BETWEEN ? AND ? ORDER BY line
 """
 
 # Whoever redrives an ambiguous send accepts that the provider takes it twice.
@@ -46,7 +46,7 @@ _ACCEPTED_RISK = (
 )
 _LINES = f"""
 SELECT coalesce(l.send::text, 'line ' || l.line), w.what, w.detail
-FROM audit_log l
+FROM unnest(%(lines)s::bigint[], %(sends)s::uuid[], %(ids)s::text[], %(times)s::bigint[]) AS l (line, send, provider_id, times)
 LEFT JOIN LATERAL (SELECT * FROM messaging_sends s WHERE s.id = l.send LIMIT 1) s ON true
 CROSS JOIN LATERAL (VALUES
     ('log_without_send', '', l.send IS NULL),
@@ -54,75 +54,84 @@ CROSS JOIN LATERAL (VALUES
     ('accepted_unresolved', s.status, s.status IN ('sending', 'ambiguous')),
     ('accepted_not_sent', s.status, s.status NOT IN ('sent', 'sending', 'ambiguous') AND NOT {_ACCEPTED_RISK}),
     ('accepted_other_id', '', s.status = 'sent' AND s.provider_id <> l.provider_id AND NOT {_ACCEPTED_RISK}),
-    ('accepted_twice', '',
-     (SELECT count(DISTINCT o.provider_id) FROM audit_log o WHERE o.send = l.send) > 1 AND NOT {_ACCEPTED_RISK})
+    ('accepted_twice', '', l.times > 1 AND NOT {_ACCEPTED_RISK})
 ) AS w (what, detail, wrong)
-WHERE l.line = ANY (%(ids)s::bigint[]) AND w.wrong
+WHERE w.wrong
 """
-_MISSING = f"""
-SELECT s.id::text, 'sent_not_in_log', ''
-FROM messaging_sends s, (
-    SELECT coalesce(min(at) + {SLACK} * interval '1 second', '-infinity') AS first,
-           coalesce(max(at) - {SLACK} * interval '1 second', 'infinity') AS last FROM audit_log
-) t
-WHERE s.id = ANY (%(ids)s::uuid[]) AND s.status = 'sent' AND s.created_at >= t.first AND s.accepted_at <= t.last
-  AND (SELECT l.line FROM audit_log l WHERE l.send = s.id LIMIT 1) IS NULL
+_SENT = """
+SELECT s.id FROM messaging_sends s
+WHERE s.id = ANY (%(ids)s::uuid[]) AND s.status = 'sent'
+  AND (%(first)s::float8 IS NULL OR s.created_at >= to_timestamp(%(first)s::float8))
+  AND (%(last)s::float8 IS NULL OR s.accepted_at <= to_timestamp(%(last)s::float8))
 """
+
+Look = Callable[[Sequence[Any]], Iterator[Difference]]
+
+
+class Log:
+    """A log that was read. `entries`: how many."""
+
+    def __init__(self, file: sqlite3.Connection, lines: Iterable[str]) -> None:
+        self._file = file
+        file.execute(_CREATE)
+        self.entries = 0
+        rows = _parsed(lines)
+        while chunk := list(itertools.islice(rows, PAGE)):
+            file.executemany(_LOAD, chunk)
+            self.entries += len(chunk)
+        file.execute(_INDEX)
+        first, last = file.execute("SELECT min(at), max(at) FROM log").fetchone()
+        self._first = None if first is None else first + SLACK
+        self._last = None if last is None else last - SLACK
+
+    def looks(self) -> Iterator[tuple[list[Any], Look]]:
+        """Pages, and what to ask of each: of the log's lines, then of the ledger's sends."""
+        after = 0
+        while page := [row[0] for row in self._file.execute(_NEXT, [after])]:
+            after = page[-1]
+            yield page, self._lines
+        for page in SENDS.pages(UUID(int=0)):
+            yield page, self._missing
+
+    def _lines(self, page: Sequence[Any]) -> Iterator[Difference]:
+        lines, sends, ids, times = zip(*self._file.execute(_PAGE_OF_LOG, [page[0], page[-1]]), strict=True)
+        rows = _all(
+            _LINES,
+            lines=list(lines),
+            sends=[None if send is None else str(UUID(bytes=send)) for send in sends],
+            ids=list(ids),
+            times=list(times),
+        )
+        return (Difference(what, pk, detail or "") for pk, what, detail in rows)
+
+    def _missing(self, page: Sequence[Any]) -> Iterator[Difference]:
+        sent = _all(_SENT, ids=list(page), first=self._first, last=self._last)
+        return (Difference("sent_not_in_log", str(pk)) for (pk,) in sent if not self._has(pk))
+
+    def _has(self, send: UUID) -> bool:
+        return self._file.execute("SELECT 1 FROM log WHERE send = ? LIMIT 1", [send.bytes]).fetchone() is not None
 
 
 @contextmanager
-def loaded(lines: Iterable[str]) -> Iterator[int]:
-    """The log in a temporary table of this connection, a chunk at a time; gives the number of entries."""
-    with ledger_cursor() as sql:
-        for statement in _CREATE.split(";"):
-            sql.run(statement)
-        rows = _parsed(lines)
-        count = 0
-        while chunk := list(itertools.islice(rows, PAGE)):
-            numbers, sends, ids, ats = (list(column) for column in zip(*chunk, strict=True))
-            sql.run(_LOAD, {"lines": numbers, "sends": sends, "ids": ids, "ats": ats})
-            count += len(chunk)
-        for statement in _INDEX.split(";"):
-            sql.run(statement)
-    try:
-        yield count
-    finally:
-        with ledger_cursor() as sql:
-            sql.run("DROP TABLE audit_log")
+def loaded(lines: Iterable[str]) -> Iterator[Log]:
+    """The log in a file without a name, which ends with the block; memory does not grow with it."""
+    with closing(sqlite3.connect("", isolation_level=None)) as file:
+        file.execute("BEGIN")  # one transaction: nobody else reads it, and it need not survive
+        yield Log(file, lines)
 
 
-def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, UUID | None, str, float | None]]:
+def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, bytes | None, str, float | None]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
             send, pk, at = entry.get("send"), entry["id"], entry.get("at")
-            yield number, None if send is None else UUID(send), str(pk), None if at is None else float(at)
+            yield number, None if send is None else UUID(send).bytes, str(pk), None if at is None else float(at)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise LogError(
                 f'Line {number} of the provider\'s log is not {{"send": …, "id": …, "at": …}} ({type(error).__name__}).'
             ) from None
-
-
-Look = Callable[[Sequence[Any]], Iterator[Difference]]
-
-
-def looks() -> Iterator[tuple[list[Any], Look]]:
-    """Pages, and what to ask of each: of the log's lines, then of the ledger's sends."""
-    after = 0
-    while page := [row[0] for row in _all(_NEXT, after=after)]:
-        after = page[-1]
-        yield page, lambda ids: _asked(_LINES, ids)
-    for page in SENDS.pages(UUID(int=0)):
-        yield page, lambda ids: _asked(_MISSING, ids)
-
-
-_NEXT = f"SELECT line FROM audit_log WHERE line > %(after)s ORDER BY line LIMIT {PAGE}"
-
-
-def _asked(statement: str, ids: Sequence[Any]) -> Iterator[Difference]:
-    return (Difference(what, pk, detail or "") for pk, what, detail in _all(statement, ids=list(ids)))
 
 
 def _all(statement: str, **parameters: Any) -> list[Any]:

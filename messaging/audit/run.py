@@ -47,8 +47,8 @@ def audit(
             progress(walk.name, report.checked[walk.name])
     if log is not None:
         with provider_log.loaded(log) as read:
-            report.checked["lines of the provider's log"] = read
-            for page, look in provider_log.looks():
+            report.checked["lines of the provider's log"] = read.entries
+            for page, look in read.looks():
                 _look(report, page, look)
     report.seconds = time.monotonic() - started
     return report

@@ -74,6 +74,7 @@ def prune_paces() -> int:
     """What is too old for the rate."""
     with transaction.atomic(), ledger_cursor() as cursor:
         return cursor.run(
-            "DELETE FROM messaging_blast_paces WHERE at < clock_timestamp() - %(seconds)s * interval '1 second'",
+            "DELETE FROM messaging_blast_paces WHERE ctid = ANY (ARRAY (SELECT ctid FROM messaging_blast_paces"
+            " WHERE at < clock_timestamp() - %(seconds)s * interval '1 second' FOR UPDATE SKIP LOCKED))",
             {"seconds": 2 * RATE_WINDOW},
         )

@@ -1,5 +1,5 @@
-"""Re-ticketing: a rail with work and an empty queue gets a ticket. This makes lost tickets, a flushed Redis and
-vanished workers a matter of half a second."""
+"""Re-ticketing: a rail with work and an empty queue gets a ticket, one with a ticket that nobody fetches a wake. This makes
+lost tickets, a flushed Redis and workers that vanished or are frozen a matter of half a second."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ def re_ticket() -> int:
     left = 0
     for channel, adapter in adapters().items():
         for rail in Rail:
-            if queues.depth(queue_name(channel, rail)) == 0 and has_work(adapter.name, channel, rail):
+            queue = queue_name(channel, rail)
+            if queues.depth(queue):
+                queues.wake(queue)  # a frozen worker that stood in line first has taken the last one
+            elif has_work(adapter.name, channel, rail):
                 left += send_ticket(channel, rail)
     return left

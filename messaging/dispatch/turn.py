@@ -11,13 +11,15 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import redis
-from django.db import Error, OperationalError, close_old_connections, transaction
+from django.db import Error, close_old_connections, transaction
 
 from core import queues
+from core.faults import passes
 from core.governor import Bucket, Event, Governor, Refusal, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
@@ -194,16 +196,30 @@ def _give_back(line: Line, grant: Grant) -> None:
 
 def _keep_waiting(line: Line, waits: Waits) -> None:
     """Lanes whose sends must not go out now wait, in a transaction of their own: a claim holds them in share."""
-    for lane, (why, seconds) in waits.items():
-        with transaction.atomic():
-            lanes.hold(line.channel, line.rail, lane, why, seconds)
-        log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
+    with _as_a_hint():
+        for lane, (why, seconds) in waits.items():
+            with transaction.atomic():
+                lanes.hold(line.channel, line.rail, lane, why, seconds)
+            log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
 
 
 def _keep_apart(line: Line, claimed: Claimed) -> None:
-    if claimed.apart:
-        with transaction.atomic():
-            lanes.keep_apart(line.channel, line.rail, claimed.apart)
+    with _as_a_hint():
+        if claimed.apart:
+            with transaction.atomic():
+                lanes.keep_apart(line.channel, line.rail, claimed.apart)
+
+
+@contextmanager
+def _as_a_hint() -> Iterator[None]:
+    """What was put back is put back again by the next claim; what is bound must leave all the same."""
+    try:
+        yield
+    except Error as error:
+        if not passes(error):
+            raise
+        log.warning("lanes_not_held", extra={"error": type(error).__name__})
+        close_old_connections()
 
 
 def _give_up(hopeless: Hopeless) -> None:
@@ -287,8 +303,8 @@ def _record(
     while True:
         try:
             return record_answer(line.adapter, line.rail, bound, answer, ruling, circuit=circuit, trial=grant.trial)
-        except OperationalError as error:
-            if time.monotonic() + pause > started + LEASE - 1:
+        except Error as error:
+            if not passes(error) or time.monotonic() + pause > started + LEASE - 1:
                 raise
             log.warning("record_repeated", extra={"batch": bound.id, "error": type(error).__name__})
             close_old_connections()

@@ -224,11 +224,16 @@ FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b
 WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.provider = %(provider)s AND b.state IN ('claimed', 'unknown')
   AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
 """
-_REPLAY = f"SELECT b.id {LAPSED} AND b.id <> ALL (%(passed)s::uuid[]) ORDER BY j.lease_until LIMIT 1"
+# Stepping over what is locked, as the take-over would: its worker may have vanished in the midst of recording, and would keep
+# each leader busy with a batch that nobody can have. In share: those who look at the same moment do not hide it from each other.
+_REPLAY = f"""
+SELECT b.id {LAPSED} AND b.id <> ALL (%(passed)s::uuid[]) ORDER BY j.lease_until LIMIT 1 FOR SHARE OF b, j SKIP LOCKED
+"""
 
 
 def next_replay(provider: str, channel: Channel, rail: Rail, passed: Collection[UUID] = ()) -> UUID | None:
-    """The provider's batch that has waited longest for being taken up again, without those in `passed`."""
+    """The provider's batch that has waited longest for being taken up again, without those in `passed`, and without those that
+    somebody has locked. Not inside a transaction: the lock of the look must end with it."""
     with ledger_cursor() as sql:
         row = sql.one(_REPLAY, {"provider": provider, "channel": channel, "rail": rail, "passed": list(passed)})
     return row[0] if row else None

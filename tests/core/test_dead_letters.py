@@ -8,9 +8,10 @@ from typing import Any
 import dramatiq
 import pytest
 import redis
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from dramatiq.broker import MessageProxy
 from dramatiq.middleware import Middleware
+from psycopg.errors import ReadOnlySqlTransaction
 
 from core.dead_letters import _MAX_TRACEBACK, ActorDeadLetters, record_death
 from core.models import DeadLetter
@@ -91,8 +92,16 @@ def test_errors_that_cause_each_other_come_to_an_end() -> None:
     assert DeadLetter.objects.get().times == 1
 
 
+def _read_only() -> InternalError:
+    error = InternalError("cannot execute UPDATE in a read-only transaction")
+    error.__cause__ = ReadOnlySqlTransaction()
+    return error
+
+
 @pytest.mark.parametrize(
-    "error", [OperationalError(), InterfaceError(), redis.ConnectionError(), redis.TimeoutError()], ids=repr
+    "error",
+    [OperationalError(), InterfaceError(), _read_only(), redis.ConnectionError(), redis.TimeoutError()],
+    ids=repr,
 )
 def test_what_passes_by_itself_is_no_bug(error: Exception) -> None:
     _die(error)

@@ -15,6 +15,7 @@ from core import jobs, queues
 from core.faults import passes
 from core.jobs import FencedOut, JobDone, JobRunning, hold, job
 from core.models import ProcessedJob, Tenant
+from devtools.stack import url_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -102,6 +103,18 @@ def test_a_lease_that_is_extended_lasts() -> None:
         held.extend(60)
         with pytest.raises(JobRunning), hold("work"):
             raise AssertionError("held twice")
+
+
+def test_nobody_waits_for_the_row_of_a_job_that_somebody_has_locked() -> None:
+    """He writes its result, or did so when his host vanished."""
+    with hold("work", lease=0.0), psycopg.connect(url_of(connection.settings_dict)) as other:
+        other.execute("SELECT FROM core_processed_jobs FOR UPDATE")
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = 1")
+        with pytest.raises(JobRunning), hold("work"):
+            raise AssertionError("held twice")
+        other.rollback()
+        assert jobs.begin("work", 30) == 2
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201])

@@ -6,7 +6,8 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from django.db import connection, connections
 from django.utils import timezone
 from redis import Redis
 
+from core.db import ledger_cursor
 from core.ids import new_id
 from core.models import DeadLetter, ProcessedJob, Tenant
-from messaging.audit import Difference, Report, audit, last, run
+from messaging.audit import Difference, Report, audit, last, provider_log, run
 from messaging.audit.last import last_audit
 from messaging.audit.provider_log import LogError
 from messaging.audit.report import MEANINGS, NOTICES
@@ -358,6 +360,22 @@ def test_a_log_that_cannot_be_read_is_told_by_its_line_and_not_quoted(used: Rig,
         audit(log=[_log(used)[0], line])
     assert "ada" not in str(caught.value)
     assert audit().differences == 0  # nothing of it is left
+
+
+def test_a_log_needs_nothing_of_a_session_from_one_statement_to_the_next(
+    used: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a pooler each statement may have another one."""
+
+    @contextmanager
+    def of_another_session() -> Iterator[Any]:
+        connection.close()
+        with ledger_cursor() as sql:
+            yield sql
+
+    monkeypatch.setattr(provider_log, "ledger_cursor", of_another_session)
+    report = audit(log=[*_log(used), _entry(new_id())])
+    assert report.found.get("accepted_unknown_send") == 1
 
 
 # ---------------------------------------------------------------------------------------------------- beside traffic

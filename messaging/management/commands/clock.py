@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import close_old_connections
 
+from core.db import require_session
 from core.redis_client import quick_client, refuse_cluster
 from messaging.clock import BEAT_SECONDS, run_once
 
@@ -32,6 +33,7 @@ class Command(BaseCommand):
             refuse_cluster(quick_client())
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from None
+        require_session()
         if options["once"]:
             beat = run_once()
             for name, rows in beat.moved.items():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
 from django.http import UnreadablePostError
 from django.test import Client, override_settings
 from rest_framework import exceptions
 
 from config.logs import JsonFormatter
+from devtools.stack import url_of
 from messaging.api import sends, views
 from messaging.api.errors import problem_of
 from tests.messaging.tenant_rig import BODY, Speaker, error_of
@@ -136,3 +138,40 @@ def test_what_the_framework_raises(error: Exception, status: int, code: str, ret
 def test_the_fields_that_are_documented_are_the_fields_there_are() -> None:
     known: Any = {"to", "from", "subject", "category", "channel", "reply_to", "html", "text", "headers", "variables"}
     assert {*sends.REQUIRED, *sends.OPTIONAL} == known | {"not_before", "expires_at"}
+
+
+@pytest.fixture
+def committed(transactional_db: None, speaker: Speaker) -> Speaker:
+    return speaker
+
+
+def test_a_database_that_takes_no_writes_any_more_is_a_503_and_the_next_one_has_another_connection(
+    committed: Speaker,
+) -> None:
+    """A failover: the primary that this process is connected to has become a standby."""
+    assert committed.send().status_code == 202
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    answer = committed.send()
+    assert (answer.status_code, error_of(answer)["code"], answer["Retry-After"]) == (503, "database_unavailable", "5")
+    close_old_connections()  # as between any two requests
+    assert committed.send().status_code == 202
+
+
+def test_a_row_that_somebody_holds_for_too_long_is_a_503(committed: Speaker) -> None:
+    path = f"{URL}/{committed.send().json()['id']}/cancel"
+    with psycopg.connect(url_of(connection.settings_dict)) as other:
+        other.execute("SELECT FROM messaging_sends FOR UPDATE")
+        answer = committed.post({}, path)
+        assert (answer.status_code, error_of(answer)["code"]) == (503, "database_unavailable")
+    assert committed.post({}, path).status_code == 200
+
+
+def test_a_page_of_the_admin_that_finds_the_database_away_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OperationalError(SECRET)
+
+    monkeypatch.setattr("django.contrib.auth.views.LoginView.get", fail)
+    page = Client(raise_request_exception=False).get("/admin/login/")
+    assert (page.status_code, page["Retry-After"]) == (503, "5")
+    assert "ada" not in page.content.decode()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection, connections
 from django.utils import timezone
@@ -14,6 +15,7 @@ from redis import Redis
 
 from core import queues
 from core.models import ProcessedJob
+from devtools.stack import url_of
 from messaging.clock import run_once, steps
 from messaging.clock.tickets import re_ticket
 from messaging.lanes import cancel_blast, pause_blast
@@ -300,3 +302,38 @@ def test_waking_reads_no_send_that_goes_on_waiting() -> None:
     assert plan.offences() == []
     assert plan.buffers < 1_000
     assert statuses() == {"queued": 11, "scheduled": 19_989}
+
+
+def test_on_a_server_that_takes_no_writes_a_beat_fails_and_the_next_one_has_another_connection() -> None:
+    """A failover: the primary that this process is connected to has become a standby."""
+    submit_some(make_tenant(), 1, not_before=_soon())
+    Send.objects.update(not_before=_past())
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    assert "wake" in run_once().failed
+    assert run_once().failed == ()
+    assert statuses() == {"queued": 1}
+
+
+def test_no_step_waits_for_a_row_that_another_clock_has_locked_and_left() -> None:
+    blast = make_blast(make_tenant(), 2)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO messaging_blast_paces (blast_id, at, n) VALUES (%s, '2000-01-01', 1)", [blast.pk])
+    with psycopg.connect(url_of(connection.settings_dict)) as other:
+        other.execute("SELECT FROM messaging_blast_paces FOR UPDATE")
+        other.execute("SELECT FROM messaging_sends FOR UPDATE")
+        other.execute("SELECT FROM messaging_blasts FOR UPDATE")
+        other.execute("SELECT FROM messaging_blast_deltas FOR UPDATE")
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = 1")
+        assert run_once().failed == ()
+    with connection.cursor() as cursor:
+        cursor.execute("RESET lock_timeout")
+
+
+def test_a_ticket_that_nobody_fetches_is_told_of_again(redis: Redis) -> None:
+    """Whoever was woken for it may be frozen, and others would look only seconds later."""
+    submit_some(make_tenant(), 1)
+    wakes = f"dramatiq:{EMAIL_OTP}.wake"
+    redis.delete(wakes)
+    assert (re_ticket(), queues.depth(EMAIL_OTP), redis.llen(wakes)) == (0, 1, 1)

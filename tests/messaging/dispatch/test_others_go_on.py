@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from core import crypto
@@ -47,7 +47,7 @@ def impatient(rig: Rig) -> Iterator[None]:
         cursor.execute("SET lock_timeout = '1s'")
     yield
     with connection.cursor() as cursor:
-        cursor.execute("SET lock_timeout = 0")
+        cursor.execute("RESET lock_timeout")
 
 
 def _spoil(content: Content, sealed: bytes) -> None:
@@ -355,6 +355,70 @@ def test_an_answer_is_recorded_when_the_database_is_back(rig: Rig, monkeypatch: 
     monkeypatch.setattr(turn, "record_answer", record_answer)
     rig.turn()
     assert (statuses(), rig.sandbox.stats()["requests_received"]) == ({"sent": 2}, 1)
+
+
+def test_an_answer_is_recorded_although_the_server_ended_the_transaction_that_did_so_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker stood still in it for too long, and goes on within its lease."""
+    submit_some(make_tenant(), 2)
+    real, standing = turn.record_answer, [True]
+
+    def record_answer(*args: Any, **options: Any) -> Any:
+        with transaction.atomic():
+            if standing:
+                standing.clear()
+                _stand_still()
+            return real(*args, **options)
+
+    monkeypatch.setattr(turn, "record_answer", record_answer)
+    rig.turn()
+    assert (statuses(), rig.sandbox.stats()["requests_received"]) == ({"sent": 2}, 1)
+
+
+def _stand_still() -> None:
+    """In a transaction, until the server has ended the session."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', '1', true), pg_backend_pid()")
+        (_, me) = cursor.fetchone()
+    with _somebody_else() as other:
+        other.autocommit = True
+        while other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [me]).fetchone():
+            other.execute("SELECT pg_sleep(0.005)")
+
+
+def test_a_batch_that_somebody_has_locked_hides_neither_other_batches_nor_codes(rig: Rig, impatient: None) -> None:
+    """Its worker vanished in the midst of recording: whoever looks goes on to what can be had, and spends nothing on this."""
+    for n in range(2):
+        rig.sandbox.fault("500", count=1)
+        submit_some(make_tenant(), 1 + n)
+        rig.turn()
+    rig.lapse_leases()
+    stuck, other_batch = rig.batches()
+    with _somebody_else() as other:
+        other.execute("SELECT FROM messaging_batches WHERE id = %s FOR UPDATE", [stuck.pk])
+        other.execute("UPDATE core_processed_jobs SET done_at = now() WHERE job_key = %s", [f"batch:{stuck.pk}"])
+        submit_some(make_tenant(), 3)
+        states = [recorded.state for recorded in rig.drain(at_most=3)]
+        assert states == ["accepted", "accepted"]
+        assert statuses() == {"sending": 1, "sent": 5}
+        assert rig.governor.spent() == rig.sandbox.stats()["requests_received"] == 4
+        other_batch.refresh_from_db()
+        assert (other_batch.state, other_batch.attempts) == ("accepted", 2)
+    rig.drain()
+    assert (statuses(), rig.sandbox.stats()["doubles"]) == ({"sent": 6}, 0)
+
+
+def test_a_lane_that_cannot_be_held_just_now_keeps_no_claimed_batch_from_leaving(rig: Rig, impatient: None) -> None:
+    a, b = make_tenant(), make_tenant()
+    submit_some(a, 1)
+    submit_some(b, 1, text="other {{ code }}")
+    _spoil(Content.objects.get(tenant=a), b"\x01\x03old" + bytes(40))
+    with _somebody_else() as other:  # as a claim that stands still
+        other.execute("SELECT FROM core_tenants WHERE id = %s FOR SHARE", [a.pk])
+        rig.turn()
+    assert statuses(tenant=b) == {"sent": 1}
+    assert statuses(tenant=a) == {"queued": 1}
 
 
 class _AtMostOnce(ResendAdapter):

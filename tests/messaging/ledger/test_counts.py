@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from importlib import import_module
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -17,6 +18,7 @@ from django.db.models import Count
 from django.utils import timezone
 
 from core.ids import new_id
+from devtools.stack import url_of
 from messaging.clock import counts, run_once, steps
 from messaging.clock.counts import fold_deltas, prune_paces
 from messaging.lanes import cancel_blast
@@ -359,17 +361,37 @@ def _buffers(blast: Blast) -> int:
     return generic_plan(READ, parameters).buffers
 
 
-def test_what_was_there_before_the_trigger_is_counted_by_the_migration() -> None:
-    migration = import_module("messaging.migrations.0003_blast_counts")
+def _migration(name: str) -> Any:
+    return import_module(f"messaging.migrations.{name}")
+
+
+def test_what_was_there_before_the_trigger_is_counted_by_the_migrations() -> None:
     blast = make_blast(make_tenant(), 5, rows_read=7, rejected=2)
     Send.objects.filter(pk=Send.objects.values("pk")[:1]).update(status="expired")
     BlastDelta.objects.all().delete()
     assert sum(told(blast).values()) == 0
     with connection.cursor() as cursor:
-        cursor.execute(migration.COUNT_WHAT_THERE_IS)
+        cursor.execute(_migration("0003_blast_counts").COUNT_UPLOADS)
+        for _ in range(2):  # as after an interruption
+            cursor.execute(_migration("0004_sends_listing").COUNT_WHAT_THERE_IS)
     assert told(blast) == facts(blast)
     upload = BlastUpload.objects.get()
     assert (upload.blast_id, upload.number, upload.rows_read, upload.planned, upload.rejected) == (blast.pk, 1, 7, 5, 2)
+
+
+def test_the_migration_counts_each_change_once_while_others_write() -> None:
+    """It waits for nobody, and nobody for it: what it has seen is folded no more, what it has not is folded later."""
+    blast = make_blast(make_tenant(), 5)
+    with psycopg.connect(url_of(connection.settings_dict)) as other:
+        other.execute("UPDATE messaging_sends SET status = 'expired'")
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = 1")
+            cursor.execute(_migration("0004_sends_listing").COUNT_WHAT_THERE_IS)
+            cursor.execute("RESET lock_timeout")
+        assert told(blast) == {**told(blast), "queued": 5, "expired": 0}
+    assert told(blast) == facts(blast)
+    fold_deltas()
+    assert told(blast) == facts(blast)
 
 
 def test_raw_rows_of_single_sends_are_not_counted() -> None:
