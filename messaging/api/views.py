@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from django.urls import reverse
@@ -15,7 +16,8 @@ from rest_framework.views import APIView
 
 from core.models import Tenant
 from messaging.api.auth import ApiKeyAuthentication, Caller
-from messaging.api.parsers import frame_body
+from messaging.api.blasts_slots import upload_slot
+from messaging.api.parsers import LARGE_BODY, frame_body
 from messaging.api.sends import cancel, find_send, parse_send
 from messaging.api.sends_list import list_sends
 from messaging.errors import InvalidInput
@@ -51,6 +53,11 @@ class TenantView(APIView):
         assert isinstance(request.user, Caller)
         return request.user.tenant
 
+    def slot(self, request: Request) -> AbstractContextManager[None]:
+        """What a large body is read under: it may not take every thread of the process either."""
+        large = int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY
+        return upload_slot(self.tenant(request).pk) if large else nullcontext()
+
     @staticmethod
     def body(request: Request) -> dict[str, Any]:
         data = request.data
@@ -72,8 +79,9 @@ class SendsView(TenantView):
 
     def post(self, request: Request) -> Response:
         tenant = self.tenant(request)
-        send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-        submitted = submit_many(tenant, [send])[0]
+        with self.slot(request):
+            send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
+            submitted = submit_many(tenant, [send])[0]
         log.info(
             "send_submitted",
             extra={
