@@ -51,7 +51,7 @@ class BlastsView(TenantView):
         tenant = self.tenant(request)
         with self.slot(request):  # a long list in it takes as long as an upload
             new = parse_blast(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-            blast, replayed = make_blast(tenant, new)
+            blast, replayed = make_blast(tenant, new, self.caller(request).allowance)
         headers = {"Location": reverse("messaging-blast", args=[blast["id"]])}
         return Response(blast, status=201, headers=headers | (_REPLAYED if replayed else {}))
 
@@ -71,7 +71,7 @@ class BlastStepView(TenantView):
     def post(self, request: Request, blast_id: str) -> Response:
         tenant, pk = self.tenant(request), parse_id(blast_id)
         if self.step == "launch":
-            launch(tenant, pk)
+            launch(tenant, pk, self.caller(request).allowance)
         else:
             _STEPS[self.step](pk, tenant_id=tenant.pk)
         return Response(find_blast(tenant.pk, pk), headers=_FRESH)
@@ -103,6 +103,7 @@ class RecipientsView(TenantView):
             source=lambda: body.source(kind),
             launch=_flag(request, "launch"),
             idempotency_key=request.META.get("HTTP_IDEMPOTENCY_KEY"),
+            allowance=self.caller(request).allowance,
         )
 
 

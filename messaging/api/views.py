@@ -49,9 +49,12 @@ class TenantView(APIView):
         frame_body(request._request)  # after authentication: nobody else's body is read
 
     @staticmethod
-    def tenant(request: Request) -> Tenant:
+    def caller(request: Request) -> Caller:
         assert isinstance(request.user, Caller)
-        return request.user.tenant
+        return request.user
+
+    def tenant(self, request: Request) -> Tenant:
+        return self.caller(request).tenant
 
     def slot(self, request: Request) -> AbstractContextManager[None]:
         """What a large body is read under: it may not take every thread of the process either."""
@@ -81,7 +84,7 @@ class SendsView(TenantView):
         tenant = self.tenant(request)
         with self.slot(request):
             send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-            submitted = submit_many(tenant, [send])[0]
+            submitted = submit_many(tenant, [send], self.caller(request).allowance)[0]
         log.info(
             "send_submitted",
             extra={

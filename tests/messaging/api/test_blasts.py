@@ -18,7 +18,7 @@ from messaging.api.blasts_slots import upload_slot
 from messaging.api.blasts_views import MAX_BODY
 from messaging.clock.counts import fold_deltas
 from messaging.models import Blast, BlastReject, BlastUpload, Content, IdempotencyKey, Send, SenderDomain
-from tests.factories import make_blast
+from tests.factories import allow_blasts, make_blast
 from tests.messaging.api.blast_rig import URL, Blasts, assert_adds_up, people, refused
 from tests.messaging.tenant_rig import Speaker, error_of, make_tenant
 
@@ -63,6 +63,7 @@ def test_an_empty_blast_is_made_and_found(blasts: Blasts) -> None:
 
 
 def test_every_field_reaches_the_ledger(blasts: Blasts) -> None:
+    allow_blasts(blasts.speaker.tenant, "product")
     start, end = timezone.now() + timedelta(hours=1), timezone.now() + timedelta(hours=2)
     blast = blasts.made(
         category="product",
