@@ -11,20 +11,47 @@ import json
 import logging
 import traceback
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 from config.env import Env
 
+#: What a field may be. Of anything else only the type is written: how a request, a statement or an exception shows itself
+#: is decided elsewhere, and a request shows its query string.
+_PLAIN = (str, int, float, UUID, datetime, type(None))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+def place_of(
+    error: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | bool | None,
+) -> tuple[str, ...]:
+    """Type and place of an exception (`exc_info`), innermost first; nothing if there is none."""
+    if not isinstance(error, tuple) or error[0] is None:
+        return ()
+    frames = reversed(traceback.extract_tb(error[2])[-6:])
+    return (
+        error[0].__name__,
+        " < ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}:{frame.name}" for frame in frames),
+    )
+
+
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    fields = {k: v for k, v in vars(record).items() if k not in _STANDARD}
-    if record.exc_info and record.exc_info[0] is not None:
-        fields["error"] = record.exc_info[0].__name__
-        frames = traceback.extract_tb(record.exc_info[2])
-        fields["at"] = " < ".join(f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno}:{f.name}" for f in reversed(frames[-6:]))
+    given = {k: v for k, v in vars(record).items() if k not in _STANDARD}
+    if record.name.startswith("django"):  # its fields are requests, statements and their parameters
+        given = {k: v for k, v in given.items() if isinstance(v, int)}
+    fields = {k: _plain(v) for k, v in given.items()}
+    if where := place_of(record.exc_info):
+        fields["error"], fields["at"] = where
     return fields
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return value if isinstance(value, _PLAIN) else type(value).__name__
 
 
 def _event(record: logging.LogRecord) -> str:

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django_dramatiq.models import Task
 
+from core.logins import LoginForm
 from core.models import ApiKey, Tenant
 
 if TYPE_CHECKING:  # generic for the type checker only
@@ -24,6 +25,7 @@ else:
 admin.site.site_header = admin.site.site_title = "dualrail"
 admin.site.index_title = "Overview"
 admin.site.site_url = None  # there is no other site to view
+admin.site.login_form = LoginForm
 admin.site.enable_nav_sidebar = False  # lists are wide, and the overview is one click away
 admin.site.unregister(Task)  # nobody writes that table: its middleware costs nine statements a message
 

@@ -196,7 +196,7 @@ class Stack:
                 "web",
                 [
                     *(sys.executable, "-m", "gunicorn", "config.wsgi", "--bind", "127.0.0.1:0"),
-                    *("--worker-class", "gthread", "--threads", "8", "--no-control-socket"),
+                    *("--worker-class", "config.gunicorn_worker.Worker", "--threads", "8", "--no-control-socket"),
                 ],
                 ready=r"Listening at: (http://\S+)",
             )

@@ -24,6 +24,7 @@ from core.ids import new_id
 from core.models import Tenant
 from messaging import buckets, idempotency
 from messaging.addresses import Address, parse_recipient
+from messaging.allowances import Allowance, allowance_of
 from messaging.content import Document, compile_document, validate_variables
 from messaging.contents import store_contents
 from messaging.errors import Forbidden, InvalidInput, TooLarge, Unavailable
@@ -182,11 +183,13 @@ def submit(
     return submit_many(tenant, [request])[0]
 
 
-def submit_many(tenant: Tenant, requests: Iterable[SendRequest | Mapping[str, Any]]) -> list[Submitted]:
+def submit_many(
+    tenant: Tenant, requests: Iterable[SendRequest | Mapping[str, Any]], allowance: Allowance | None = None
+) -> list[Submitted]:
     """Record up to 10,000 sends in one transaction: all of them, or none. Answers in the order of `requests`.
 
     A request is a `SendRequest` or a mapping with the keyword arguments of `submit`. The error of request i has
-    `field` prefixed with `[i].` if there is more than one.
+    `field` prefixed with `[i].` if there is more than one. `allowance`: the categories, where they are not just the tenant's.
     """
     given = [_as_request(request) for request in requests]
     if len(given) > MAX_MANY:
@@ -201,7 +204,7 @@ def submit_many(tenant: Tenant, requests: Iterable[SendRequest | Mapping[str, An
         with _named(i, len(given)):
             valid.append(_validate(request, now))
     with transaction.atomic():
-        return _store(tenant.pk, valid, now)
+        return _store(tenant.pk, valid, now, allowance)
 
 
 @contextmanager
@@ -311,7 +314,7 @@ def check_times(not_before: datetime | None, expires_at: datetime | None, now: d
         )
 
 
-def _store(tenant_id: int, valid: Sequence[_Valid], now: datetime) -> list[Submitted]:
+def _store(tenant_id: int, valid: Sequence[_Valid], now: datetime, allowance: Allowance | None) -> list[Submitted]:
     ids = [new_id() for _ in valid]
     keys = {i: v.claim for i, v in enumerate(valid) if v.claim is not None}
     earlier = idempotency.claim_keys(tenant_id, "sends", keys)
@@ -322,6 +325,8 @@ def _store(tenant_id: int, valid: Sequence[_Valid], now: datetime) -> list[Submi
             check_times(valid[i].not_before, valid[i].expires_at, now)
     for channel in {valid[i].channel for i in fresh}:
         require_bucket(channel)
+    if fresh:
+        (allowance or allowance_of(tenant_id)).require({valid[i].category for i in fresh})
     require_sender_domains(tenant_id, {valid[i].document.sender_domain for i in fresh})
     content_ids = store_contents(tenant_id, [valid[i].document for i in fresh])
     rows = [

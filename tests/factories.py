@@ -13,7 +13,7 @@ from core.models import Tenant
 from messaging.content import Document
 from messaging.contents import store_contents
 from messaging.lifecycle import BlastState
-from messaging.models import Blast, Send, SenderDomain
+from messaging.models import Blast, Send, SenderDomain, TenantAllowance
 from messaging.rails import PRIORITY_OF, RAIL_OF, Category
 from messaging.submission import Submitted, submit_many
 
@@ -26,6 +26,14 @@ def make_tenant(slug: str | None = None, **values: Any) -> Tenant:
     tenant = Tenant.objects.create(slug=slug, name=slug.title(), **values)
     SenderDomain.objects.create(tenant=tenant, domain=f"{slug}.org")
     return tenant
+
+
+def allow_blasts(tenant: Tenant, *categories: str, most: int = 1_000_000) -> None:
+    """The operator's word that blasts of the tenant may be of `categories` (none named: of any)."""
+    TenantAllowance.objects.update_or_create(
+        tenant=tenant,
+        defaults={"blast_categories": categories or [c.value for c in Category], "max_priority_blast": most},
+    )
 
 
 def request(tenant: Tenant, i: int = 0, **values: Any) -> dict[str, Any]:

@@ -9,7 +9,16 @@ from messaging.admin.batches import BatchAdmin
 from messaging.admin.blasts import BlastAdmin
 from messaging.admin.buckets import RateLimitBucketAdmin
 from messaging.admin.dead_letters import DeadLetterAdmin
+from messaging.admin.keys import ApiKeyAdmin
 from messaging.admin.sends import SendAdmin
 from messaging.admin.tenants import TenantAdmin
 
-__all__ = ["BatchAdmin", "BlastAdmin", "DeadLetterAdmin", "RateLimitBucketAdmin", "SendAdmin", "TenantAdmin"]
+__all__ = [
+    "ApiKeyAdmin",
+    "BatchAdmin",
+    "BlastAdmin",
+    "DeadLetterAdmin",
+    "RateLimitBucketAdmin",
+    "SendAdmin",
+    "TenantAdmin",
+]

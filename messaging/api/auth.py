@@ -9,6 +9,7 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
 from core.models import ApiKey, Tenant
+from messaging.allowances import ALLOWANCES, Allowance, allowance_of_key
 from messaging.errors import Forbidden, Unauthenticated
 
 #: The form that `ApiKey.issue` gives. Anything else is told so without a query.
@@ -21,6 +22,7 @@ class Caller:
 
     tenant: Tenant
     key_id: int
+    allowance: Allowance
     is_authenticated: bool = True
     is_active: bool = True
 
@@ -46,14 +48,15 @@ class ApiKeyAuthentication(BaseAuthentication):
             raise Unauthenticated(
                 "malformed_api_key", "This is not an API key: one starts with drk_ and holds no spaces. Copy it whole."
             )
-        found = ApiKey.objects.select_related("tenant").defer("digest").filter(digest=ApiKey.digest_of(key)).first()
+        keys = ApiKey.objects.select_related("tenant", *ALLOWANCES).defer("digest")
+        found = keys.filter(digest=ApiKey.digest_of(key)).first()
         if found is None:
             raise Unauthenticated("invalid_api_key", "This API key is not known here.")
         if found.revoked_at is not None:
             raise Unauthenticated("api_key_revoked", "This API key was revoked. Ask the operator for a new one.")
         if not found.tenant.active:
             raise Forbidden("tenant_inactive", "This tenant is switched off. Ask the operator.")
-        return Caller(found.tenant, found.pk), None
+        return Caller(found.tenant, found.pk, allowance_of_key(found)), None
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"

@@ -15,6 +15,7 @@ from django.utils import timezone
 from core.crypto import keyed_digest
 from core.hashing import canonical_json
 from core.models import Tenant
+from messaging.allowances import Allowance
 from messaging.api.cursor import read_cursor, write_cursor
 from messaging.api.query import UUID_FORM, page_limit, parameters
 from messaging.api.sends import refuse_unknown
@@ -77,7 +78,7 @@ def parse_blast(body: Mapping[str, Any], idempotency_key: str | None) -> NewBlas
     return NewBlast(draft, recipients, launch, digest)
 
 
-def make_blast(tenant: Tenant, new: NewBlast) -> tuple[dict[str, Any], bool]:
+def make_blast(tenant: Tenant, new: NewBlast, allowance: Allowance) -> tuple[dict[str, Any], bool]:
     """The new blast as it is shown, and whether that is the answer of an earlier request. Raises as `create_blast`."""
     return create_blast(
         tenant,
@@ -85,6 +86,7 @@ def make_blast(tenant: Tenant, new: NewBlast) -> tuple[dict[str, Any], bool]:
         recipients=new.recipients,
         launch=new.launch,
         digest=new.digest,
+        allowance=allowance,
         answer=lambda blast_id: find_blast(tenant.pk, blast_id),
     )
 
@@ -104,12 +106,12 @@ def find_blast(tenant_id: int, blast_id: UUID) -> dict[str, Any]:
     return shown(facts, timezone.now())
 
 
-def launch(tenant: Tenant, blast_id: UUID) -> None:
+def launch(tenant: Tenant, blast_id: UUID, allowance: Allowance) -> None:
     """Raises NotFound, Forbidden, InvalidInput `no_valid_recipients`, Conflict (also if it was launched before)."""
     blast = Blast.objects.select_related("content").filter(pk=blast_id, tenant=tenant).first()
     if blast is None:
         raise NotFound("unknown_blast", "There is no such blast of yours.")
-    require_may_send(tenant, blast.content.from_domain)
+    require_may_send(tenant, blast.content.from_domain, blast.category, allowance)
     compiled_content(blast.content)
     launch_blast(blast_id, tenant_id=tenant.pk, again=False)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from django.http import HttpRequest
 
-from messaging.api.parsers import LengthRequired, UnsupportedBody
+from messaging.api.parsers import LengthRequired, UnsupportedBody, unread
 from messaging.errors import InvalidInput, MessagingError
 from messaging.planner.csv_source import CsvSource
 from messaging.planner.gunzip import Gunzip
@@ -21,8 +20,6 @@ from messaging.planner.sources import Source
 
 #: Seconds of silence after which a client is given up: its thread is one of few. Below the lease of an upload.
 STALL_SECONDS = 30
-#: What is read of a body that was refused, so that its sender hears why: seconds and bytes.
-DRAIN_SECONDS, DRAIN_BYTES = 5.0, 256 * 1024 * 1024
 #: Bytes of one look at the connection. Small, so that a slow list is written as it comes.
 _READ = 16 * 1024
 
@@ -32,12 +29,6 @@ _FORMATS: dict[str, type[CsvSource] | type[NdjsonSource]] = {
 }
 _UTF8 = {"utf-8", "utf8", "us-ascii", "ascii"}
 _CHARSET = re.compile(r';\s*charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
-
-
-class BodyStalled(MessagingError):
-    """The client sent nothing for too long."""
-
-    status = 408
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +60,19 @@ def kind_of(meta: Mapping[str, Any]) -> Kind:
 
 
 class UploadBody:
-    """The body of one request: `source(kind)` reads the recipients in it; `drain` what is left after a refusal."""
+    """The body of one request: `source(kind)` reads the recipients in it."""
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
-        self._bytes: _Bytes | None = None
 
     @contextmanager
     def source(self, kind: Kind) -> Iterator[Source]:
         """Reading raises as the source does; InvalidInput `body_incomplete`, BodyStalled."""
         with self._patience(STALL_SECONDS):
-            raw: io.RawIOBase = self._open()
+            raw: io.RawIOBase = _Bytes(self._request)
             if kind.gzip:
                 raw = Gunzip(cast("IO[bytes]", raw).read)
             yield kind.source(cast("IO[bytes]", io.BufferedReader(raw, _READ)))
-
-    def drain(self) -> None:
-        """Read on, in bounds, and throw it away: a client that sends all before it listens would find the connection
-        closed, and never hear why."""
-        end = time.monotonic() + DRAIN_SECONDS
-        with suppress(MessagingError), self._patience(DRAIN_SECONDS):
-            rest = self._open()
-            left = DRAIN_BYTES
-            while left > 0 and time.monotonic() < end and (data := rest.read(_READ)):
-                left -= len(data)
-
-    def _open(self) -> _Bytes:
-        if self._bytes is None:
-            self._bytes = _Bytes(self._request)
-        return self._bytes
 
     @contextmanager
     def _patience(self, seconds: float) -> Iterator[None]:
@@ -142,12 +117,10 @@ class _Bytes(io.RawIOBase):
             return 0
         try:
             data = self._stream.read(size)
-        except TimeoutError:
-            self._fault = BodyStalled("body_stalled", "The client has been silent for too long. Send the list again.")
+        except OSError as error:
+            self._fault = unread(error)
             raise self._fault from None
-        except Exception:  # noqa: BLE001  (reset; or what the server raises for chunks that do not end, or are none)
-            data = None
-        if data is None or (not data and self._left is not None):
+        if not data and self._left:
             self._fault = InvalidInput("body_incomplete", "The connection ended before the body did.")
             raise self._fault
         if self._left is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from messaging.errors import Throttled, Unavailable
 
 #: Uploads of one process, and of one tenant in it. Half of the threads that a process of the Procfile has, and half of
-#: that half: who uploads much does not keep the others from uploading at all.
+#: that half; and the last slot is for a tenant that has none, so that no two of them keep the others from uploading.
 AT_ONCE, OF_A_TENANT = 4, 2
 _RETRY_AFTER = 5
 
@@ -26,7 +26,7 @@ def upload_slot(tenant_id: int) -> Iterator[None]:
             raise Throttled(
                 "too_many_uploads", "Some of your lists are being read already. Wait for one.", retry_after=_RETRY_AFTER
             )
-        if _reading.total() >= AT_ONCE:
+        if _reading.total() >= AT_ONCE - bool(_reading[tenant_id]):
             raise Unavailable(
                 "uploads_busy", "Too many lists are being read here. Try again soon.", retry_after=_RETRY_AFTER
             )

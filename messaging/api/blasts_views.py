@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -17,16 +16,16 @@ from messaging.api.blasts import find_blast, launch, list_blasts, make_blast, pa
 from messaging.api.blasts_body import UploadBody, kind_of
 from messaging.api.blasts_rejected import rejected_csv
 from messaging.api.blasts_slots import upload_slot
-from messaging.api.parsers import MAX_BODY as MAX_SMALL
+from messaging.api.parsers import MAX_BODY as MAX_CONTENT
 from messaging.api.parsers import BoundedJSONParser, frame_body
 from messaging.api.query import parameters
 from messaging.api.views import TenantView
-from messaging.errors import InvalidInput, MessagingError
+from messaging.errors import InvalidInput
 from messaging.lanes import cancel_blast, pause_blast, resume_blast
 from messaging.planner.append import Appended, append_recipients
 
-#: Bytes of a blast with its recipients in the body: some 100,000 of them. More are uploaded.
-MAX_BODY = 8 * 1024 * 1024
+#: Bytes of a blast with its recipients in the body: its content, and some 100,000 of them. More are uploaded.
+MAX_BODY = MAX_CONTENT + 8 * 1024 * 1024
 #: What is answered about a blast is true for a moment.
 _FRESH = {"Cache-Control": "no-store"}
 _REPLAYED = {"Idempotent-Replayed": "true"}
@@ -49,10 +48,10 @@ class BlastsView(TenantView):
         return Response(list_blasts(self.tenant(request).pk, request.query_params), headers=_FRESH)
 
     def post(self, request: Request) -> Response:
-        tenant, large = self.tenant(request), int(request.META.get("CONTENT_LENGTH") or 0) > MAX_SMALL
-        with upload_slot(tenant.pk) if large else nullcontext():  # a long list in it takes as long as an upload
+        tenant = self.tenant(request)
+        with self.slot(request):  # a long list in it takes as long as an upload
             new = parse_blast(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-            blast, replayed = make_blast(tenant, new)
+            blast, replayed = make_blast(tenant, new, self.caller(request).allowance)
         headers = {"Location": reverse("messaging-blast", args=[blast["id"]])}
         return Response(blast, status=201, headers=headers | (_REPLAYED if replayed else {}))
 
@@ -72,7 +71,7 @@ class BlastStepView(TenantView):
     def post(self, request: Request, blast_id: str) -> Response:
         tenant, pk = self.tenant(request), parse_id(blast_id)
         if self.step == "launch":
-            launch(tenant, pk)
+            launch(tenant, pk, self.caller(request).allowance)
         else:
             _STEPS[self.step](pk, tenant_id=tenant.pk)
         return Response(find_blast(tenant.pk, pk), headers=_FRESH)
@@ -93,11 +92,7 @@ class RecipientsView(TenantView):
     def post(self, request: Request, blast_id: str) -> Response:
         body = UploadBody(request._request)
         with upload_slot(self.tenant(request).pk):
-            try:
-                appended = self._append(request, blast_id, body)
-            except MessagingError:
-                body.drain()
-                raise
+            appended = self._append(request, blast_id, body)
         return Response(appended.as_json(), headers=_REPLAYED if appended.replayed else {})
 
     def _append(self, request: Request, blast_id: str, body: UploadBody) -> Appended:
@@ -108,6 +103,7 @@ class RecipientsView(TenantView):
             source=lambda: body.source(kind),
             launch=_flag(request, "launch"),
             idempotency_key=request.META.get("HTTP_IDEMPOTENCY_KEY"),
+            allowance=self.caller(request).allowance,
         )
 
 

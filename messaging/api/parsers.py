@@ -1,4 +1,4 @@
-"""Bodies: one JSON object of at most 1 MB, and nothing that two JSON readers would understand differently."""
+"""Bodies: one JSON object of bounded length, and nothing that two JSON readers would understand differently."""
 
 from __future__ import annotations
 
@@ -12,12 +12,23 @@ from rest_framework.parsers import BaseParser
 
 from messaging.errors import InvalidInput, MessagingError, TooLarge
 
-#: Bytes of a request body. Above what html and text may have together (1,000,000), below what would hurt a worker.
-MAX_BODY = 1_048_576
+#: Bytes of a request body: what the fields of a send may hold together, each byte of it in the longest form that JSON has
+#: (an ASCII letter as `\\u0041`, six bytes for one), with room to spare. The fields have limits of their own, on what is decoded.
+MAX_BODY = 8 * 1024 * 1024
+#: From here on a body takes time and memory as an upload does, and one of their slots (`blasts_slots`).
+LARGE_BODY = 1024 * 1024
 #: Objects and lists of a body: each is some 100 bytes of memory for two characters.
 MAX_CONTAINERS = 500_000
+#: Digits of an integer: as many as Python reads.
+MAX_DIGITS = 4_300
 #: Levels of nesting; the deepest valid one is `variables`, with 8 of its own.
 MAX_DEPTH = 32
+
+
+class BodyStalled(MessagingError):
+    """The client sent nothing for too long, or a byte now and then."""
+
+    status = 408
 
 
 class LengthRequired(MessagingError):
@@ -59,22 +70,19 @@ def parse_object(data: bytes) -> dict[str, Any]:
     """The object in `data`. Raises InvalidInput (`invalid_json`), whose text quotes nothing of it."""
     try:
         text = data.decode()
-        containers = text.count("{") + text.count("[")
-        if containers > MAX_CONTAINERS:
-            raise _invalid(f"it holds more than {MAX_CONTAINERS:,} objects and lists")
-        value = json.loads(text, parse_constant=_constant, object_pairs_hook=_object)
-        if "\\u" in text:  # the only way to half a surrogate pair: decoding has refused the others
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        raise _invalid(f"line {error.lineno}, column {error.colno}") from None
     except UnicodeDecodeError as error:
         raise _invalid(f"byte {error.start} is not UTF-8") from None
-    except UnicodeEncodeError:
-        raise _invalid("a string holds half a surrogate pair") from None
+    containers = text.count("{") + text.count("[")
+    if containers > MAX_CONTAINERS:
+        raise _invalid(f"it holds more than {MAX_CONTAINERS:,} objects and lists")
+    try:
+        value = json.loads(text, parse_constant=_constant, parse_int=_integer, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise _invalid(f"line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise _invalid("nested too deeply") from None
-    except ValueError:  # an integer of thousands of digits
-        raise _invalid("a number is too long") from None
+    if "\\u" in text:  # the only way to half a surrogate pair: decoding has refused the others
+        _check_pairs(value)
     if not isinstance(value, dict):
         raise _invalid("the body must be an object: {…}")
     if containers > MAX_DEPTH and not _flat_enough(value):
@@ -105,15 +113,37 @@ def frame_body(request: HttpRequest, limit: int = MAX_BODY) -> None:
     meta["CONTENT_LENGTH"] = str(len(data))
 
 
+def unread(error: OSError) -> MessagingError:
+    """What a connection that failed within the body is answered with."""
+    if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
+        return BodyStalled("body_stalled", "The body has stopped, or comes too slowly. Send it again.")
+    return InvalidInput("body_incomplete", "The body was cut, or is not framed as it says. Send it again.")
+
+
 def _read(stream: Any, limit: int) -> bytes:
     parts: list[bytes] = []
     try:
         while limit > 0 and (part := stream.read(limit)):  # a stream may give less than it was asked for
             parts.append(part)
             limit -= len(part)
-    except Exception:  # noqa: BLE001 — each server has errors of its own for a body that is cut or badly framed
-        raise InvalidInput("body_incomplete", "The body was cut, or is not framed as it says. Send it again.") from None
+    except OSError as error:  # also a framework's, around the connection's own
+        raise unread(error) from None
     return b"".join(parts)
+
+
+def _check_pairs(value: object) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise _invalid("a string holds half a surrogate pair") from None
+    except RecursionError:
+        raise _invalid("nested too deeply") from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits.lstrip("-")) > MAX_DIGITS:
+        raise _invalid("a number is too long")
+    return int(digits)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from django.urls import reverse
@@ -15,7 +16,8 @@ from rest_framework.views import APIView
 
 from core.models import Tenant
 from messaging.api.auth import ApiKeyAuthentication, Caller
-from messaging.api.parsers import frame_body
+from messaging.api.blasts_slots import upload_slot
+from messaging.api.parsers import LARGE_BODY, frame_body
 from messaging.api.sends import cancel, find_send, parse_send
 from messaging.api.sends_list import list_sends
 from messaging.errors import InvalidInput
@@ -47,9 +49,17 @@ class TenantView(APIView):
         frame_body(request._request)  # after authentication: nobody else's body is read
 
     @staticmethod
-    def tenant(request: Request) -> Tenant:
+    def caller(request: Request) -> Caller:
         assert isinstance(request.user, Caller)
-        return request.user.tenant
+        return request.user
+
+    def tenant(self, request: Request) -> Tenant:
+        return self.caller(request).tenant
+
+    def slot(self, request: Request) -> AbstractContextManager[None]:
+        """What a large body is read under: it may not take every thread of the process either."""
+        large = int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY
+        return upload_slot(self.tenant(request).pk) if large else nullcontext()
 
     @staticmethod
     def body(request: Request) -> dict[str, Any]:
@@ -72,8 +82,9 @@ class SendsView(TenantView):
 
     def post(self, request: Request) -> Response:
         tenant = self.tenant(request)
-        send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-        submitted = submit_many(tenant, [send])[0]
+        with self.slot(request):
+            send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
+            submitted = submit_many(tenant, [send], self.caller(request).allowance)[0]
         log.info(
             "send_submitted",
             extra={

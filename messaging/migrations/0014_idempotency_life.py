@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 class Migration(migrations.Migration):
     # The defaults are constants to the server: no row is written again.
     atomic = False
-    dependencies = [("messaging", "0011_sender_holds")]
+    dependencies = [("messaging", "0013_allowed_categories")]
 
     operations = [
         migrations.AddField(

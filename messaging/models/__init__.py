@@ -1,5 +1,6 @@
 """The tables of the domain. One file per concept."""
 
+from messaging.models.allowance import KeyAllowance, TenantAllowance
 from messaging.models.batch import Batch
 from messaging.models.blast import Blast, BlastReject, BlastUpload
 from messaging.models.bucket import RateLimitBucket
@@ -23,10 +24,12 @@ __all__ = [
     "BlastUpload",
     "Content",
     "IdempotencyKey",
+    "KeyAllowance",
     "RateLimitBucket",
     "Redrive",
     "Send",
     "SenderDomain",
     "SenderHold",
+    "TenantAllowance",
     "TenantLane",
 ]

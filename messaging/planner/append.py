@@ -21,6 +21,7 @@ from core.crypto import keyed_digest
 from core.hashing import canonical_json
 from core.models import Tenant
 from messaging import idempotency
+from messaging.allowances import Allowance
 from messaging.contents import compiled_content
 from messaging.errors import Conflict, InvalidInput, MessagingError, NotFound
 from messaging.lanes import lock_blast
@@ -77,7 +78,13 @@ class Appended:
 
 
 def append_recipients(
-    tenant: Tenant, blast_id: UUID, *, source: OpenSource, launch: bool = False, idempotency_key: object = None
+    tenant: Tenant,
+    blast_id: UUID,
+    *,
+    source: OpenSource,
+    launch: bool = False,
+    idempotency_key: object = None,
+    allowance: Allowance | None = None,
 ) -> Appended:
     """Read a list into a blast that is `planning`, in chunks, each committed with its counts; with `launch`, let the
     blast be sent when the list has ended. A recipient that the blast has is a duplicate: nothing is added twice.
@@ -99,7 +106,7 @@ def append_recipients(
         transaction.set_rollback(True)  # only to look
     blast = Blast.objects.select_related("content").get(pk=blast_id)
     if isinstance(entered, Upload):
-        require_may_send(tenant, blast.content.from_domain)
+        require_may_send(tenant, blast.content.from_domain, blast.category, allowance)
     with source() as opened:
         encoder, rows = prepare(compiled_content(blast.content).template, opened, timezone.now())
         if isinstance(entered, Upload):

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from core.models import Tenant
 from messaging import idempotency
+from messaging.allowances import Allowance
 from messaging.content import compile_document
 from messaging.errors import InvalidInput
 from messaging.models import Blast, BlastReject
@@ -37,6 +38,7 @@ def create_blast(
     launch: bool,
     digest: bytes,
     answer: Callable[[UUID], dict[str, Any]],
+    allowance: Allowance | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Make the blast of `draft`: empty, or with `recipients` (mappings) planned and with `launch` launched.
 
@@ -56,7 +58,7 @@ def create_blast(
             earlier = idempotency.claim_keys(tenant.pk, OPERATION, claims)
             if earlier:
                 return json.loads(earlier[0]["said"]), True
-            require_may_send(tenant, draft.document.sender_domain)
+            require_may_send(tenant, draft.document.sender_domain, draft.category, allowance)
             blast = draft.create(tenant, now)
             if ready is not None:
                 _plan(blast, *ready)

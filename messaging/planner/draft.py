@@ -14,6 +14,7 @@ from core.hashing import canonical_json
 from core.models import Tenant
 from messaging import idempotency
 from messaging.addresses import UNSAFE
+from messaging.allowances import Allowance, allowance_of
 from messaging.content import Document
 from messaging.contents import store_contents
 from messaging.errors import Forbidden, InvalidInput
@@ -122,10 +123,11 @@ class Draft:
         )
 
 
-def require_may_send(tenant: Tenant, domain: str) -> None:
-    """Raise Forbidden: `tenant_inactive`, `sender_domain_not_allowed`."""
+def require_may_send(tenant: Tenant, domain: str, category: str, allowance: Allowance | None = None) -> None:
+    """Raise Forbidden: `tenant_inactive`, `category_not_allowed`, `sender_domain_not_allowed`."""
     if not tenant.active:
         raise Forbidden("tenant_inactive", "This tenant is switched off. Ask the operator.")
+    (allowance or allowance_of(tenant.pk)).require_blast(category)
     require_sender_domain(tenant.pk, domain)
 
 

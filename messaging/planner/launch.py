@@ -45,7 +45,7 @@ def launch_blast(blast_id: UUID, *, tenant_id: int | None = None, again: bool = 
     return blast
 
 
-def give_up(blast: Blast) -> bool:
+def give_up(blast: Blast, reason: str = "no_valid_recipients") -> bool:
     """Cancel a blast that was planned to its end and has no send. False if that is not what it is any more.
 
     Its idempotency key is released: whoever corrects the list may use it again. The blast stays, for its rejected rows.
@@ -56,5 +56,5 @@ def give_up(blast: Blast) -> bool:
             return False
         keys = IdempotencyKey.objects.filter(tenant_id=blast.tenant_id, operation=OPERATION)
         keys.filter(answer__blast_id=str(blast.pk)).delete()
-    log.info("blast_cancelled", extra={"blast": blast.pk, "tenant": blast.tenant_id, "reason": "no_valid_recipients"})
+    log.info("blast_cancelled", extra={"blast": blast.pk, "tenant": blast.tenant_id, "reason": reason})
     return True

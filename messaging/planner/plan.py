@@ -12,7 +12,7 @@ from django.utils import timezone
 from core.models import Tenant
 from messaging.content import compile_document
 from messaging.contents import compiled_content
-from messaging.errors import InvalidInput, NotFound
+from messaging.errors import InvalidInput, NotFound, TooLarge
 from messaging.lifecycle import BlastState
 from messaging.models import Blast, BlastReject
 from messaging.planner.draft import Draft, require_may_send
@@ -81,7 +81,7 @@ def plan_blast(
         expires_at=expires_at,
         idempotency_key=idempotency_key,
     )
-    require_may_send(tenant, draft.document.sender_domain)
+    require_may_send(tenant, draft.document.sender_domain, draft.category)
     with open_source(recipients) as source:
         encoder, rows = prepare(compile_document(draft.document), source, now)
         blast = draft.begin(tenant, now)
@@ -106,7 +106,7 @@ def resume_planning(
     blast = Blast.objects.select_related("content").filter(pk=blast_id, tenant=tenant).first()
     if blast is None:
         raise NotFound("unknown_blast", "This tenant has no such blast.")
-    require_may_send(tenant, blast.content.from_domain)
+    require_may_send(tenant, blast.content.from_domain, blast.category)
     if blast.state != BlastState.PLANNING:
         return PlanResult.of(blast, replayed=True)
     with open_source(recipients) as source:
@@ -125,8 +125,10 @@ def _plan(
         upload = open_upload(blast.pk, _UPLOAD, join=True)
     try:
         counts = fill(upload, rows, encoder, tell)
-    except BaseException:
+    except BaseException as error:
         leave_upload(upload)
+        if isinstance(error, TooLarge):  # it will be next time, too
+            give_up(blast, error.code)
         raise
     finish_upload(upload)
     log.info(

@@ -72,12 +72,14 @@ SELECT (SELECT count(*) FROM messaging_sends WHERE blast_id = %(blast)s AND fing
 def write_chunk(upload: Upload, chunk: Chunk) -> Counts:
     """Add `chunk` to the blast. Returns the counts of the upload after it, and moves `upload` on.
 
-    Raises what `lock_planning` and `check_undisturbed` raise; then nothing of the chunk was written.
+    Raises what `lock_planning` and `check_undisturbed` raise, and TooLarge `priority_blast_too_large`; then nothing of the
+    chunk was written.
     """
     with transaction.atomic():
         lock_planning(upload.blast_id)
-        check_undisturbed(upload)
+        room = check_undisturbed(upload)
         planned = _insert(upload.blast_id, chunk)
+        room.check(planned)
         where = {"blast": upload.blast_id, "upload": upload.number}
         done = Counts(chunk.rows, planned, len(chunk.fingerprints) - planned, len(chunk.rejects))
         with ledger_cursor() as cursor:

@@ -16,8 +16,9 @@ from uuid import UUID
 from django.db import Error, transaction
 
 from core.db import ledger_cursor
-from messaging.errors import Conflict, NotFound
+from messaging.errors import Conflict, NotFound, TooLarge
 from messaging.lifecycle import BlastState
+from messaging.models.allowance import MAX_PRIORITY_BLAST
 
 #: Seconds for which an upload belongs to its reader. Longer than a chunk takes (`rows.CHUNK_SECONDS`) together with the
 #: longest silence of a client that an HTTP body is allowed.
@@ -40,6 +41,24 @@ class Counts:
             self.duplicates + more.duplicates,
             self.rejected + more.rejected,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a blast has, and may have: one that is not marketing goes before everybody's marketing (None: marketing)."""
+
+    planned: int
+    most: int | None
+
+    def check(self, more: int) -> None:
+        """Raise TooLarge unless there is room for so many more."""
+        if self.most is not None and self.planned + more > self.most:
+            raise TooLarge(
+                "priority_blast_too_large",
+                f"A blast that is not marketing has at most {self.most:,} recipients here. Make it marketing, or ask the"
+                " operator to allow more.",
+                field="recipients",
+            )
 
 
 @dataclass(slots=True)
@@ -70,11 +89,13 @@ RETURNING number, rows_read, planned, duplicates, rejected, lease_until
 """
 
 _WHERE_IT_STANDS = """
-SELECT rows_read, planned, duplicates, rejected, EXISTS (
+SELECT u.rows_read, u.planned, u.duplicates, u.rejected, EXISTS (
     SELECT FROM messaging_blast_uploads o
     WHERE o.blast_id = u.blast_id AND o.number <> u.number AND o.finished_at IS NULL AND o.lease_until > clock_timestamp()
-)
-FROM messaging_blast_uploads u WHERE blast_id = %(blast)s AND number = %(number)s
+), b.planned, CASE WHEN b.rail <> 'marketing' THEN coalesce(a.max_priority_blast, %(default)s) END
+FROM messaging_blast_uploads u JOIN messaging_blasts b ON b.id = u.blast_id
+     LEFT JOIN messaging_tenant_allowances a ON a.tenant_id = b.tenant_id
+WHERE u.blast_id = %(blast)s AND u.number = %(number)s
 """
 
 _KEEP = """
@@ -133,14 +154,19 @@ def check_none_is_read(blast_id: UUID, *, but: int | None = None) -> None:
         )
 
 
-def check_undisturbed(upload: Upload) -> None:
-    """Raise Conflict `planning_in_progress` if somebody else reads this list, or another into the same (locked) blast."""
+def check_undisturbed(upload: Upload) -> Room:
+    """Raise Conflict `planning_in_progress` if somebody else reads this list, or another into the same (locked) blast.
+
+    Returns how much room the blast has.
+    """
+    where = {"blast": upload.blast_id, "number": upload.number, "default": MAX_PRIORITY_BLAST}
     with ledger_cursor() as cursor:
-        found = cursor.one(_WHERE_IT_STANDS, {"blast": upload.blast_id, "number": upload.number})
+        found = cursor.one(_WHERE_IT_STANDS, where)
     assert found is not None
-    *here, another = found
+    *here, another, planned, most = found
     if another or Counts(*here) != upload.counts:
         raise Conflict("planning_in_progress", "Another planner is reading recipients into this blast. Let it finish.")
+    return Room(planned, most)
 
 
 def keep_lease(upload: Upload) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
+from core.management.commands.generate_keys import fresh_lines
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,3 +40,26 @@ def test_a_database_that_vanished_is_noticed_within_half_a_minute() -> None:
     given = {name: int(value) for name, value in connection.connection.info.get_parameters().items() if value.isdigit()}
     assert given["keepalives_idle"] + given["keepalives_interval"] * given["keepalives_count"] <= 30
     assert 0 < given["tcp_user_timeout"] <= 30_000
+
+
+@pytest.mark.process
+def test_check_deploy_finds_nothing_in_production() -> None:
+    """What it would have and does not get is named, with the reason, in the settings."""
+    kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    production = dict(line.split("=", 1) for line in fresh_lines()) | {
+        "DEBUG": "0",
+        "ALLOWED_HOSTS": "send.example",
+        "DATABASE_URL": "postgresql:///x",
+        "REDIS_URL": "redis://localhost",
+        "RESEND_API_KEY": "re_x",
+    }
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=ROOT,
+        env=kept | production,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no issues" in done.stdout

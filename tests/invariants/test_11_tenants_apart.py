@@ -1,4 +1,5 @@
-"""Invariant 11: a tenant sends only from its own allowed sender domains, sees only its own rows, and cannot tune limits."""
+"""Invariant 11: a tenant sends only from its own allowed sender domains, in the categories that it may use, sees only its own
+rows, and cannot tune limits."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from core.models import ApiKey
 from messaging.errors import Conflict, Forbidden
-from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send, SenderDomain
+from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send, SenderDomain, TenantAllowance
+from messaging.planner import plan_blast
 from messaging.submission import submit
 from tests.factories import make_tenant, request, statuses, submit_some
 from tests.rig import Rig
@@ -33,6 +35,18 @@ def test_a_domain_that_was_taken_away_is_gone_at_once(rig: Rig) -> None:
     SenderDomain.objects.all().delete()
     with pytest.raises(Forbidden):
         submit(a, **request(a))
+
+
+def test_only_in_its_categories_and_a_blast_is_marketing(rig: Rig) -> None:
+    a = make_tenant("a")
+    blast = {"recipients": [{"to": "x@x.org"}], "from_": "a@a.org", "subject": "s", "text": "t"}
+    for category in ("transactional", "product"):
+        with pytest.raises(Forbidden):
+            plan_blast(a, **blast, category=category)
+    TenantAllowance.objects.create(tenant=a, categories=["marketing"])
+    with pytest.raises(Forbidden):
+        submit(a, **request(a))
+    assert plan_blast(a, **blast).planned == Send.objects.count() == 1
 
 
 def test_another_tenant_s_send_looks_like_none(rig: Rig) -> None:

@@ -81,7 +81,12 @@ class Command(BaseCommand):
         content.add_argument("--reply-to", action="append", metavar="ADDRESS", help="may be given several times")
         content.add_argument("--header", action="append", metavar="NAME:VALUE", help="may be given several times")
         blast = parser.add_argument_group("the blast")
-        blast.add_argument("--category", default=Category.MARKETING, choices=[c.value for c in Category])
+        blast.add_argument(
+            "--category",
+            default=Category.MARKETING,
+            choices=[c.value for c in Category],
+            help="marketing, unless the operator allows the tenant's blasts more",
+        )
         blast.add_argument("--name", default="", help="what operators will see it under")
         blast.add_argument("--key", help="idempotency key: the same command again resumes, and never sends twice")
         blast.add_argument("--not-before", metavar="TIME", help="such as 2030-01-31T09:00:00+01:00")

@@ -12,7 +12,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from core.models import ApiKey, Tenant
-from messaging.models import SenderDomain
+from messaging.models import SenderDomain, TenantAllowance
+from messaging.models.allowance import MAX_PRIORITY_BLAST
+from messaging.rails import Category
 
 HELP = """\
 Create a tenant with its sender domains and one API key, and print the key: the only time that it is shown.
@@ -23,7 +25,8 @@ The key alone goes to stdout, everything else to stderr, so a script can keep it
 
   KEY=$(python manage.py create_tenant shop --name "The Shop" --domain shop.example)
 
-More domains and keys later: in the admin, at the tenant.
+It may send in every category, and its blasts are marketing, unless told otherwise. More domains, keys and categories
+later: in the admin, at the tenant.
 """
 EXAMPLE = """\
 Try it (202 with an id; whether it arrives is up to the provider and whether it has verified the domain):
@@ -55,6 +58,31 @@ class Command(BaseCommand):
         )
         parser.add_argument("--key-name", default="first key", help="what the key is used for (default: %(default)s)")
 
+        names = [category.value for category in Category]
+        parser.add_argument(
+            "--category",
+            action="append",
+            default=[],
+            dest="categories",
+            choices=names,
+            help="what its sends may be; repeat for more (default: any)",
+        )
+        parser.add_argument(
+            "--blast-category",
+            action="append",
+            default=[],
+            dest="blast_categories",
+            choices=names,
+            help="what a whole blast may be; repeat for more (default: marketing)",
+        )
+        parser.add_argument(
+            "--max-priority-blast",
+            type=int,
+            default=MAX_PRIORITY_BLAST,
+            metavar="COUNT",
+            help="recipients of a blast that is not marketing (default: %(default)s)",
+        )
+
     def handle(self, *args: Any, slug: str, name: str, domains: list[str], key_name: str, **options: Any) -> None:
         domains = list(dict.fromkeys(domain.strip().lower() for domain in domains))
         if Tenant.objects.filter(slug=slug).exists():
@@ -67,6 +95,10 @@ class Command(BaseCommand):
                 row = SenderDomain(tenant=tenant, domain=domain)
                 _check(f"--domain {domain}", row.full_clean)
                 row.save()
+            allowed = {name: options[name] for name in ("categories", "blast_categories", "max_priority_blast")}
+            allowance = TenantAllowance(tenant=tenant, **allowed)
+            _check("--max-priority-blast", allowance.full_clean)
+            allowance.save()
             _check("--key-name", partial(ApiKey(tenant=tenant, name=key_name).clean_fields, {"prefix", "digest"}))
             _, key = ApiKey.issue(tenant, key_name)
         self.stderr.write(f"Tenant {slug} may send from: {', '.join(domains)}.")

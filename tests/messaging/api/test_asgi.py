@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core.handlers.asgi import ASGIRequest
 
+from messaging.api.parsers import MAX_BODY
 from messaging.api.views import SendsView
 from tests.messaging.tenant_rig import BODY, Speaker
 
@@ -32,6 +33,6 @@ def post(speaker: Speaker, body: bytes, *extra: tuple[bytes, bytes]) -> tuple[in
 def test_a_body_without_a_length(speaker: Speaker, extra: tuple[tuple[bytes, bytes], ...]) -> None:
     assert post(speaker, json.dumps(BODY).encode(), *extra)[0] == 202
     assert speaker.sends() == 1
-    for body, status, code in [(b"", 400, "invalid_json"), (b" " * 1_048_577, 413, "body_too_large")]:
+    for body, status, code in [(b"", 400, "invalid_json"), (b" " * (MAX_BODY + 1), 413, "body_too_large")]:
         answer = post(speaker, body, *extra)
         assert (answer[0], answer[1]["error"]["code"]) == (status, code)

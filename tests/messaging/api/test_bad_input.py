@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from messaging import buckets
+from messaging.api import blasts_views, parsers
+from messaging.api.blasts_slots import upload_slot
+from messaging.api.parsers import MAX_BODY
 from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send
 from tests.messaging.tenant_rig import BODY, Speaker, error_of, make_tenant
 
@@ -203,9 +206,51 @@ def test_html_and_text_of_more_than_a_megabyte_are_a_413(speaker: Speaker) -> No
     refused(speaker.send(text="x" * 500_001, html="x" * 500_000), 413, "body_too_large", "html")
 
 
-def test_a_body_of_more_than_a_megabyte_is_a_413(speaker: Speaker) -> None:
-    refused(speaker.post(b'{"text": "' + b"x" * 1_048_576 + b'"}'), 413, "body_too_large")
-    refused(speaker.post(b" " * 3_000_000), 413, "body_too_large")
+def test_a_body_above_its_limit_is_a_413(speaker: Speaker) -> None:
+    refused(speaker.post(b'{"text": "' + b"x" * MAX_BODY + b'"}'), 413, "body_too_large")
+    refused(speaker.post(b" " * 3 * MAX_BODY), 413, "body_too_large")
+
+
+def escaped(value: object) -> str:
+    """The longest form that JSON has: each character as its code, six bytes for one."""
+    if isinstance(value, str):
+        units = value.encode("utf-16-be").hex()
+        return '"' + "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)) + '"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(escaped, value))}]"
+    assert isinstance(value, dict)
+    return "{" + ", ".join(f"{escaped(name)}: {escaped(item)}" for name, item in value.items()) + "}"
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "漢", "🎉"])
+def test_every_legal_content_fits_in_the_longest_form_that_it_has(speaker: Speaker, letter: str) -> None:
+    """What is limited is what a field says, not how it is written."""
+    most = BODY | {
+        "text": letter * (1_000_000 // len(letter.encode())),
+        "subject": letter * 998,
+        "headers": {f"X-{i}-{'h' * 70}": letter * 998 for i in range(20)},
+        "reply_to": [f"{letter * 50} <{i}@shop.example>" for i in range(10)],
+        "variables": {"v": letter * (16_000 // len(letter.encode()))},
+    }
+    assert speaker.post(escaped(most).encode()).status_code == 202
+    assert blasts_views.MAX_BODY - MAX_BODY >= 8 * 1024 * 1024  # and a blast has as much room for recipients as it had
+
+
+def test_a_large_body_takes_a_slot_of_an_upload(speaker: Speaker) -> None:
+    tenant = speaker.tenant.pk
+    with upload_slot(tenant), upload_slot(tenant):
+        refused(speaker.post(escaped(BODY | {"text": "x" * 300_000}).encode()), 429, "too_many_uploads")
+        assert speaker.send(text="x" * 300_000).status_code == 202
+
+
+def test_a_bug_while_a_body_is_read_is_a_500_and_not_the_clients_fault(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(parsers, "_object", lambda pairs: int("ada@example.org"))
+    monkeypatch.setattr(speaker.client, "raise_request_exception", False)
+    answer = speaker.send()
+    assert (answer.status_code, error_of(answer)["code"]) == (500, "internal_error")
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["request_failed"]
 
 
 def test_a_body_without_an_end_is_a_411(speaker: Speaker) -> None:

@@ -15,9 +15,10 @@ from django.utils import timezone
 from core.db import LedgerCursor
 from messaging.api import blasts as api
 from messaging.api.blasts_slots import upload_slot
+from messaging.api.blasts_views import MAX_BODY
 from messaging.clock.counts import fold_deltas
 from messaging.models import Blast, BlastReject, BlastUpload, Content, IdempotencyKey, Send, SenderDomain
-from tests.factories import make_blast
+from tests.factories import allow_blasts, make_blast
 from tests.messaging.api.blast_rig import URL, Blasts, assert_adds_up, people, refused
 from tests.messaging.tenant_rig import Speaker, error_of, make_tenant
 
@@ -62,6 +63,7 @@ def test_an_empty_blast_is_made_and_found(blasts: Blasts) -> None:
 
 
 def test_every_field_reaches_the_ledger(blasts: Blasts) -> None:
+    allow_blasts(blasts.speaker.tenant, "product")
     start, end = timezone.now() + timedelta(hours=1), timezone.now() + timedelta(hours=2)
     blast = blasts.made(
         category="product",
@@ -168,9 +170,9 @@ def test_from_outside_the_sender_domains(blasts: Blasts) -> None:
 def test_bodies(blasts: Blasts) -> None:
     refused(blasts.post(body=b"{"), 400, "invalid_json")
     refused(blasts.post(body=b""), 400, "invalid_json")
-    large = b'{"recipients": "' + b"x" * (8 * 1024 * 1024) + b'"}'
+    large = b'{"recipients": "' + b"x" * MAX_BODY + b'"}'
     refused(blasts.post(body=large), 413, "body_too_large")
-    assert "8,388,608" in error_of(blasts.post(body=large))["message"]
+    assert f"{MAX_BODY:,}" in error_of(blasts.post(body=large))["message"]
     # Above what a send may have, below what a blast may.
     assert blasts.create(recipients=people(20_000)).json()["planned"] == 20_000
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shlex
 import socket
 import sys
 import threading
@@ -23,8 +24,9 @@ from django.conf import settings
 from django.db import connection
 
 from core.management.commands.generate_keys import fresh_lines
-from devtools.processes import Supervisor
+from devtools.processes import CHECKOUT, Process, Supervisor
 from devtools.stack import url_of
+from messaging.api.parsers import MAX_BODY
 from messaging.models import Send
 from tests.messaging.tenant_rig import BODY, Speaker, ensure_bucket, make_tenant
 
@@ -53,6 +55,7 @@ class Answer:
 class Web:
     port: int
     key: str
+    process: Process
 
     def post(self, body: Any = BODY, *, chunked: bool = False, **headers: str) -> Answer:
         data = body if isinstance(body, bytes) or chunked else json.dumps(body).encode()
@@ -84,7 +87,7 @@ def key() -> str:
 
 
 @contextmanager
-def serving(folder: Path, key: str, **environment: str) -> Iterator[Web]:
+def serving(folder: Path, key: str, *flags: str, **environment: str) -> Iterator[Web]:
     secrets = dict(line.split("=", 1) for line in fresh_lines())
     env = {
         **secrets,
@@ -97,12 +100,13 @@ def serving(folder: Path, key: str, **environment: str) -> Iterator[Web]:
     }
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "gunicorn", "config.wsgi", "--worker-class", "gthread", "--threads", "8"]
+    line = next(line for line in (CHECKOUT / "Procfile").read_text().splitlines() if line.startswith("web: gunicorn "))
+    command = [sys.executable, "-m", *shlex.split(line.removeprefix("web: ")), *flags]
     with Supervisor(folder) as supervisor:
         # The worker listens before it has loaded the application; the first request waits for that.
         web = supervisor.start("web", [*command, "--bind", f"127.0.0.1:{port}"], env=env, ready="Booting worker")
         web.wait_ready()
-        client = Web(port, key)
+        client = Web(port, key, web)
         warm_up = client.post(b"{}", Authorization="Basic x")
         assert warm_up.status == 401, web.tail()
         yield client
@@ -127,7 +131,7 @@ def _bodies_without_a_length(web: Web) -> None:
     wrong = web.post(iter(pieces), chunked=True, Content_Type="text/plain")
     assert (wrong.status, wrong.code) == (415, "unsupported_media_type")
 
-    at_limit = data[:-1] + b" " * (1_048_576 - len(data)) + b"}"
+    at_limit = data[:-1] + b" " * (MAX_BODY - len(data)) + b"}"
     assert web.post(iter([at_limit]), chunked=True).status == 202
     above = web.post(iter([at_limit, b" "]), chunked=True)
     assert (above.status, above.code) == (413, "body_too_large")
@@ -137,7 +141,7 @@ def _bodies_without_a_length(web: Web) -> None:
         head = f"POST /v1/messaging/sends HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {web.key}\r\n"
         link.sendall(head.encode() + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         link.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
-        for _ in range(16):
+        for _ in range(MAX_BODY // 0x10000):
             link.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
         assert link.recv(4096).startswith(b"HTTP/1.1 413")
 

@@ -21,7 +21,7 @@ from messaging.lifecycle import BlastState, SendStatus
 from messaging.models import Blast, BlastReject, Send
 from messaging.planner import Progress, launch_blast
 from messaging.planner.rows import Recipient, Reject, Row, chunks
-from tests.factories import make_tenant, statuses
+from tests.factories import allow_blasts, make_tenant, statuses
 from tests.messaging.planner.rig import assert_adds_up, csv_file, people, plan, recipients_of, rejects
 
 
@@ -45,6 +45,7 @@ def test_sends_of_a_blast(tenant: Tenant) -> None:
     ("category", "rail", "priority"), [("transactional", "transactional", 0), ("product", "transactional", 1)]
 )
 def test_category_decides_the_rail(tenant: Tenant, category: str, rail: str, priority: int) -> None:
+    allow_blasts(tenant)
     blast = Blast.objects.get(pk=plan(tenant, people(1), category=category).blast_id)
     send = Send.objects.get()
     assert (blast.rail, blast.priority, send.rail, send.priority) == (rail, priority, rail, priority)

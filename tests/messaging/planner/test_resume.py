@@ -30,7 +30,7 @@ from messaging.models import Blast, IdempotencyKey
 from messaging.planner import PlanResult, Progress, resume_planning
 from messaging.planner.draft import Draft
 from messaging.planner.encode import Encoder
-from tests.factories import make_tenant
+from tests.factories import allow_blasts, make_tenant
 from tests.messaging.planner.rig import (
     assert_adds_up,
     csv_file,
@@ -202,6 +202,7 @@ def test_same_key_answers_the_same(tenant: Tenant) -> None:
     ],
 )
 def test_same_key_with_another_blast(tenant: Tenant, other: dict[str, Any]) -> None:
+    allow_blasts(tenant)
     plan(tenant, people(1), idempotency_key="k")
     with pytest.raises(Conflict) as caught:
         plan(tenant, people(1), idempotency_key="k", **other)
