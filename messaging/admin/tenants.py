@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 from core.admin import TenantAdmin as CoreTenantAdmin
 from core.models import DeadLetter, Tenant
 from messaging.admin.cells import list_link
+from messaging.ledger.gate import close_tenants
 from messaging.models import Blast, Send, SenderDomain
 
 if TYPE_CHECKING:  # generic for the type checker only
@@ -63,6 +64,12 @@ class TenantAdmin(CoreTenantAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
         return [*super().get_readonly_fields(request, obj), "what_it_sent"]
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
+        """When it is saved as inactive, no claim takes a send of it any more: claims that are under way are waited for."""
+        if change and "active" in form.changed_data:
+            close_tenants([obj.pk])
+        super().save_model(request, obj, form, change)
 
     @admin.display(description="what it sent")
     def what_it_sent(self, tenant: Tenant) -> SafeString:

@@ -12,6 +12,7 @@ from django.db import Error, close_old_connections
 
 from messaging.clock import alive, steps
 from messaging.clock.counts import fold_deltas, prune_paces
+from messaging.clock.lanes import judge_lanes, mark_missing, prune_lanes
 from messaging.clock.tickets import re_ticket
 
 log = logging.getLogger(__name__)
@@ -25,12 +26,20 @@ _STEPS: dict[str, Callable[[], int]] = {
     "wake": steps.wake,
     "expire": steps.expire,
     "clear_cancelled": steps.clear_cancelled,
+    "judge_lanes": judge_lanes,
     "refresh_hints": steps.refresh_hints,
     "finish_blasts": steps.finish_blasts,
     "re_ticket": re_ticket,
     "fold_deltas": fold_deltas,
 }
-_TIDY: dict[str, Callable[[], int]] = {"prune": steps.prune, "prune_paces": prune_paces, "tell": alive.tell}
+_TIDY: dict[str, Callable[[], int]] = {
+    "prune": steps.prune,
+    "prune_paces": prune_paces,
+    "prune_lanes": prune_lanes,
+    "mark_missing": mark_missing,
+    "expire_drafts": steps.expire_drafts,
+    "tell": alive.tell,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 
 from core.db import ledger_cursor
+from messaging.ledger import hints
+from messaging.ledger.due import BLAST_HELD, active
 from messaging.lifecycle import BlastState
 from messaging.rails import PRIORITY_OF
+
+log = logging.getLogger(__name__)
 
 #: Sends that one step moves at most: a beat stays short, and holds its row locks for milliseconds.
 LIMIT = 5_000
@@ -77,20 +83,30 @@ WHERE status = '%(status)s' AND id = ANY (ARRAY (
 _BLASTS = 2_000
 
 # `low` is read without its old value as a bound: a send that went back to waiting may lie below it.
-_FACTS = """
-SELECT b.id, b.has_due, b.low,
-       (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1)
-FROM messaging_blasts b
+FACTS = f"""
+SELECT b.id, h.has_due, h.low,
+       (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1),
+       {active("b.tenant_id")} AND NOT {BLAST_HELD}
+FROM messaging_blasts b LEFT JOIN LATERAL (SELECT * FROM messaging_blast_hints h WHERE h.blast_id = b.id LIMIT 1) h ON true
 WHERE b.finished_at IS NULL AND b.state = 'running' AND b.id > %(after)s
 ORDER BY b.id LIMIT %(limit)s
 """
-_HINTS = """
-UPDATE messaging_blasts b SET has_due = h.low IS NOT NULL, low = coalesce(h.low, b.low)
-FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[]) AS h (id, low) WHERE b.id = h.id
+_LOCK_HINTS = """
+SELECT blast_id FROM messaging_blast_hints WHERE blast_id = ANY (%(ids)s::uuid[]) ORDER BY 1 FOR UPDATE SKIP LOCKED
 """
-_LOCK_BLASTS = (
-    "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
-)
+HINTS = """
+UPDATE messaging_blast_hints h SET has_due = w.has_due, low = coalesce(w.low, h.low)
+FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[], %(due)s::boolean[]) AS w (id, low, has_due)
+WHERE h.blast_id = w.id AND h.blast_id = ANY (%(ids)s::uuid[])
+"""
+# Of a running blast that has none yet. Whoever is pausing one at this moment deletes what he finds, and this must come before it.
+_ADD_HINTS = """
+INSERT INTO messaging_blast_hints (blast_id, channel, rail, priority, tenant_id, has_due)
+SELECT b.id, b.channel, b.rail, b.priority, b.tenant_id, false FROM messaging_blasts b
+WHERE b.id = ANY (%(ids)s::uuid[]) AND b.state = 'running' AND b.finished_at IS NULL
+ORDER BY b.id FOR NO KEY UPDATE SKIP LOCKED
+ON CONFLICT (blast_id) DO NOTHING
+"""
 
 
 class _Place:
@@ -100,24 +116,31 @@ class _Place:
 
 
 def refresh_hints() -> int:
-    """Write `has_due` and `low` of running blasts from facts, where they are wrong.
+    """Write the hints of running blasts from facts, where they are wrong.
 
-    Nobody is waited for: a blast that somebody is pausing, cancelling or holding at this moment has its turn with the next beat.
-    Claims keep nobody out (they hold a blast FOR KEY SHARE).
+    Nobody is waited for: a hint that somebody is writing at this moment has its turn with the next beat. No blast is written,
+    and so claims, which hold one FOR KEY SHARE, keep nobody out.
     """
     with ledger_cursor() as cursor:
-        facts = cursor.all(_FACTS, {"after": _Place.after, "limit": _BLASTS})
+        facts = cursor.all(FACTS, {"after": _Place.after, "limit": _BLASTS})
     _Place.after = facts[-1][0] if len(facts) == _BLASTS else UUID(int=0)
-    wrong = {
-        blast: first
-        for blast, has_due, low, first in facts
-        if has_due is not (first is not None) or (first is not None and first != low)
-    }
+    wrong: dict[UUID, tuple[UUID | None, bool]] = {}
+    for blast, has_due, low, first, may_go in facts:
+        due = first is not None and may_go
+        if has_due is not due or (first is not None and first != low):
+            wrong[blast] = first, due
     if not wrong:
         return 0
+    missing = [blast for blast, has_due, *_ in facts if has_due is None]
     with transaction.atomic(), ledger_cursor() as cursor:
-        free = [row[0] for row in cursor.all(_LOCK_BLASTS, {"ids": list(wrong)})]
-        return cursor.run(_HINTS, {"ids": free, "lows": [wrong[pk] for pk in free]})
+        if missing:
+            cursor.run(_ADD_HINTS, {"ids": missing})
+        free = [row[0] for row in cursor.all(_LOCK_HINTS, {"ids": list(wrong)})]
+        if not free:
+            return 0
+        return cursor.run(
+            HINTS, {"ids": free, "lows": [wrong[pk][0] for pk in free], "due": [wrong[pk][1] for pk in free]}
+        )
 
 
 _RUN_OUT = """
@@ -148,7 +171,33 @@ def finish_blasts() -> int:
     """
     with transaction.atomic(), ledger_cursor() as cursor:
         found = [row[0] for row in cursor.all(_LOCK_RUN_OUT, {"limit": LIMIT})]
-        return cursor.run(_FINISH, {"ids": found}) if found else 0
+        finished = cursor.run(_FINISH, {"ids": found}) if found else 0
+        hints.forget(found)
+    return finished
+
+
+#: Drafts that one run gives up, and uploads of each that it looks at.
+_DRAFTS = 1_000
+DRAFT_EXPIRED = "draft_expired"
+EXPIRE_DRAFTS = f"""
+UPDATE messaging_blasts SET state = '{BlastState.CANCELLED}', reason = '{DRAFT_EXPIRED}'
+WHERE state = '{BlastState.PLANNING}' AND id = ANY (ARRAY (
+    SELECT b.id FROM messaging_blasts b
+    WHERE b.state = '{BlastState.PLANNING}' AND b.created_at < clock_timestamp() - %(days)s * interval '1 day'
+      AND coalesce((
+          SELECT max(greatest(u.created_at, u.finished_at, u.lease_until)) FROM messaging_blast_uploads u WHERE u.blast_id = b.id
+      ), b.created_at) < clock_timestamp() - %(days)s * interval '1 day'
+    ORDER BY b.created_at LIMIT {_DRAFTS} FOR UPDATE OF b SKIP LOCKED
+))
+"""
+
+
+def expire_drafts() -> int:
+    """Blasts that nobody has launched, nor added recipients to, for `MESSAGING_DRAFT_DAYS` days are cancelled."""
+    given_up = _run(EXPIRE_DRAFTS, days=settings.MESSAGING_DRAFT_DAYS)
+    if given_up:
+        log.info("drafts_expired", extra={"blasts": given_up})
+    return given_up
 
 
 def prune() -> int:

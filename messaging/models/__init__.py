@@ -7,6 +7,7 @@ from messaging.models.content import Content
 from messaging.models.counts import BlastCount, BlastDelta, BlastFold, BlastPace
 from messaging.models.idempotency import IdempotencyKey
 from messaging.models.lane import TenantLane
+from messaging.models.live import BlastHint, DueLane
 from messaging.models.redrive import Redrive
 from messaging.models.send import Send
 from messaging.models.sender_domain import SenderDomain
@@ -18,10 +19,12 @@ __all__ = [
     "BlastCount",
     "BlastDelta",
     "BlastFold",
+    "BlastHint",
     "BlastPace",
     "BlastReject",
     "BlastUpload",
     "Content",
+    "DueLane",
     "IdempotencyKey",
     "RateLimitBucket",
     "Redrive",

@@ -17,6 +17,8 @@ from messaging.planner.uploads import check_none_is_read
 log = logging.getLogger(__name__)
 
 OPERATION = "blasts"  # of its idempotency keys
+#: Why a blast is given up.
+NO_RECIPIENTS = "no_valid_recipients"
 
 
 def launch_blast(blast_id: UUID, *, tenant_id: int | None = None, again: bool = True) -> Blast:
@@ -37,9 +39,9 @@ def launch_blast(blast_id: UUID, *, tenant_id: int | None = None, again: bool = 
         if not blast.planned:
             raise InvalidInput("no_valid_recipients", "The blast has no recipients yet: add some, then launch it.")
         blast.state = BlastState.RUNNING
-        make_due(blast)
         blast.launched_at = Now()
-        blast.save(update_fields=["state", "has_due", "low", "launched_at"])
+        blast.save(update_fields=["state", "launched_at"])
+        make_due(blast)
     blast.refresh_from_db()
     log.info("blast_launched", extra={"blast": blast.pk, "tenant": blast.tenant_id, "planned": blast.planned})
     return blast
@@ -52,9 +54,9 @@ def give_up(blast: Blast) -> bool:
     """
     with transaction.atomic():
         empty = Blast.objects.filter(pk=blast.pk, state=BlastState.PLANNING, planned=0)
-        if not empty.update(state=BlastState.CANCELLED):
+        if not empty.update(state=BlastState.CANCELLED, reason=NO_RECIPIENTS):
             return False
         keys = IdempotencyKey.objects.filter(tenant_id=blast.tenant_id, operation=OPERATION)
         keys.filter(answer__blast_id=str(blast.pk)).delete()
-    log.info("blast_cancelled", extra={"blast": blast.pk, "tenant": blast.tenant_id, "reason": "no_valid_recipients"})
+    log.info("blast_cancelled", extra={"blast": blast.pk, "tenant": blast.tenant_id, "reason": NO_RECIPIENTS})
     return True

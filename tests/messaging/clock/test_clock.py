@@ -17,7 +17,7 @@ from core.models import ProcessedJob
 from messaging.clock import run_once, steps
 from messaging.clock.tickets import re_ticket
 from messaging.lanes import cancel_blast, pause_blast
-from messaging.models import Blast, IdempotencyKey, Send
+from messaging.models import BlastHint, IdempotencyKey, Send
 from messaging.rails import Channel, Rail, queue_name
 from messaging.submission import submit
 from tests.factories import insert_raw, make_blast, make_tenant, request, statuses, submit_some
@@ -89,19 +89,20 @@ def test_hints_follow_the_facts_both_ways() -> None:
     blast = make_blast(make_tenant(), 3)
     first = Send.objects.order_by("id").first()
     assert first is not None
-    Blast.objects.update(has_due=False, low=None)
+    hint = BlastHint.objects.get(pk=blast.pk)
+    BlastHint.objects.update(has_due=False, low=None)
     assert steps.refresh_hints() == 1
-    blast.refresh_from_db()
-    assert (blast.has_due, blast.low) == (True, first.pk)
+    hint.refresh_from_db()
+    assert (hint.has_due, hint.low) == (True, first.pk)
     # A send that went back to waiting below `low` is found again.
-    Blast.objects.update(low=Send.objects.order_by("-id").values("id")[:1])
+    BlastHint.objects.update(low=Send.objects.order_by("-id").values("id")[:1])
     steps.refresh_hints()
-    blast.refresh_from_db()
-    assert blast.low == first.pk
+    hint.refresh_from_db()
+    assert hint.low == first.pk
     Send.objects.update(status="sent", accepted_at=timezone.now())
     steps.refresh_hints()
-    blast.refresh_from_db()
-    assert blast.has_due is False
+    hint.refresh_from_db()
+    assert hint.has_due is False
     assert steps.refresh_hints() == 0
 
 
