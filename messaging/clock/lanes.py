@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import transaction
 
 from core.db import ledger_cursor
-from messaging.ledger.due import LANE_CLOSED, active
+from messaging.ledger.due import LANE_CLOSED, NOW, active
 from messaging.ledger.lanes import SAYS_NOTHING
 
 #: Marks that one beat judges at most, and lanes whose closing ends.
@@ -31,7 +31,7 @@ WITH wanted AS MATERIALIZED (
     (SELECT {_LANE} FROM messaging_due_lanes WHERE NOT judged ORDER BY id LIMIT %(limit)s)
     UNION
     (SELECT {_LANE} FROM messaging_due_lanes
-     WHERE closed_until IS NOT NULL AND closed_until <= clock_timestamp() ORDER BY closed_until LIMIT %(limit)s)
+     WHERE closed_until IS NOT NULL AND closed_until <= {NOW} ORDER BY closed_until LIMIT %(limit)s)
     UNION
     (SELECT {_LANE} FROM messaging_due_lanes
      WHERE judged AND closed_until IS NULL AND id > %(after)s ORDER BY id LIMIT %(open)s)

@@ -9,6 +9,10 @@ Aliases: `s` a send, `b` a blast, `h` its hint, `l` a lane with something due, `
 
 from __future__ import annotations
 
+#: The time as an index can be asked for it. Bare, the function counts as one that changes from row to row, and every entry of
+#: the index is read and compared: all that is scheduled for the next months, each beat.
+NOW = "(SELECT clock_timestamp())"
+
 #: As all statements of one priority name it; those of a whole rail write the number instead.
 PRIORITY = "%(priority)s"
 

@@ -1,6 +1,6 @@
 """How many sends wait on the transactional rail, as far as its requests could take them soon. Counted up to a limit.
 
-Two statements, each flat (`tests/messaging/yielding/test_depth_plans.py`): which tenants have something due (with an idle
+Two statements, each flat (`tests/messaging/ledger/test_plans.py`): which tenants have something due (with an idle
 rail that is all), and how much, each tenant up to what it may send and all together up to the limit. What is paused, held,
 or an inactive tenant's is not counted: nobody has to make room for what does not go.
 """
