@@ -10,7 +10,7 @@ from django.db import transaction
 
 from core.db import ledger_cursor
 from messaging.ledger import hints
-from messaging.ledger.due import BLAST_HELD, NOW, active
+from messaging.ledger.due import BLAST_HELD, NOW, QUEUED_OF_BLAST, active
 from messaging.lifecycle import BlastState
 from messaging.rails import PRIORITY_OF
 
@@ -82,23 +82,41 @@ WHERE status = '%(status)s' AND id = ANY (ARRAY (
 
 #: Running blasts that one beat looks at; the next beat goes on behind them.
 _BLASTS = 2_000
+#: Beats within which a `low` follows what was sent, each blast in its turn: under an open snapshot every version of a hint is
+#: walked over by all who read it, and a claim that begins two seconds early only walks over what was sent in these.
+TURNS = 4
 
-# `low` is read without its old value as a bound: a send that went back to waiting may lie below it.
+# A send that went back to waiting lies below `low`, perhaps, and has left a mark.
+_MARKS = "SELECT id, blast_id, low FROM messaging_blast_marks ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED"
+_LOCK_HINTS = """
+SELECT blast_id FROM messaging_blast_hints WHERE blast_id = ANY (%(ids)s::uuid[]) ORDER BY 1 FOR UPDATE SKIP LOCKED
+"""
+_LOWER = """
+UPDATE messaging_blast_hints h SET low = w.low FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[]) AS w (id, low)
+WHERE h.blast_id = w.id AND h.blast_id = ANY (%(ids)s::uuid[]) AND h.low > w.low
+"""
+_HINTED = "SELECT blast_id FROM messaging_blast_hints WHERE blast_id = ANY (%(ids)s::uuid[])"
+_FORGET_MARKS = "DELETE FROM messaging_blast_marks WHERE id = ANY (%(marks)s::bigint[])"
+
+# From `low` on: what lies before it was sent, and under an old snapshot all of that would still be walked over. Only a blast that
+# seems to have run empty is looked through from its beginning, once.
 FACTS = f"""
-SELECT b.id, h.has_due, h.low,
-       (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1),
+SELECT b.id, h.has_due, h.low, coalesce(
+           (SELECT s.id {QUEUED_OF_BLAST} ORDER BY s.id LIMIT 1),
+           CASE WHEN h.has_due IS NOT FALSE THEN (
+               SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1
+           ) END
+       ),
        {active("b.tenant_id")} AND NOT {BLAST_HELD}
 FROM messaging_blasts b LEFT JOIN LATERAL (SELECT * FROM messaging_blast_hints h WHERE h.blast_id = b.id LIMIT 1) h ON true
 WHERE b.finished_at IS NULL AND b.state = 'running' AND b.id > %(after)s
 ORDER BY b.id LIMIT %(limit)s
 """
-_LOCK_HINTS = """
-SELECT blast_id FROM messaging_blast_hints WHERE blast_id = ANY (%(ids)s::uuid[]) ORDER BY 1 FOR UPDATE SKIP LOCKED
-"""
+# Not where somebody has lowered it meanwhile.
 HINTS = """
 UPDATE messaging_blast_hints h SET has_due = w.has_due, low = coalesce(w.low, h.low)
-FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[], %(due)s::boolean[]) AS w (id, low, has_due)
-WHERE h.blast_id = w.id AND h.blast_id = ANY (%(ids)s::uuid[])
+FROM unnest(%(ids)s::uuid[], %(was)s::uuid[], %(lows)s::uuid[], %(due)s::boolean[]) AS w (id, was, low, has_due)
+WHERE h.blast_id = w.id AND h.blast_id = ANY (%(ids)s::uuid[]) AND h.low IS NOT DISTINCT FROM w.was
 """
 # Of a running blast that has none yet. Whoever is pausing one at this moment deletes what he finds, and this must come before it.
 _ADD_HINTS = """
@@ -111,25 +129,29 @@ ON CONFLICT (blast_id) DO NOTHING
 
 
 class _Place:
-    """Where `refresh_hints` goes on."""
+    """Where `refresh_hints` goes on, and whose turn it is."""
 
     after = UUID(int=0)
+    turn = 0
 
 
 def refresh_hints() -> int:
-    """Write the hints of running blasts from facts, where they are wrong.
+    """Write the hints of running blasts from facts, where they are wrong: `has_due` at once, `low` within `TURNS` beats.
 
     Nobody is waited for: a hint that somebody is writing at this moment has its turn with the next beat. No blast is written,
     and so claims, which hold one FOR KEY SHARE, keep nobody out.
     """
+    _lower_hints()
     with ledger_cursor() as cursor:
         facts = cursor.all(FACTS, {"after": _Place.after, "limit": _BLASTS})
     _Place.after = facts[-1][0] if len(facts) == _BLASTS else UUID(int=0)
-    wrong: dict[UUID, tuple[UUID | None, bool]] = {}
+    _Place.turn = (_Place.turn + 1) % TURNS
+    wrong: dict[UUID, tuple[UUID | None, UUID | None, bool]] = {}
     for blast, has_due, low, first, may_go in facts:
         due = first is not None and may_go
-        if has_due is not due or (first is not None and first != low):
-            wrong[blast] = first, due
+        behind = first is not None and first != low and (low is None or blast.int % TURNS == _Place.turn)
+        if has_due is not due or behind:
+            wrong[blast] = low, first, due
     if not wrong:
         return 0
     missing = [blast for blast, has_due, *_ in facts if has_due is None]
@@ -139,16 +161,31 @@ def refresh_hints() -> int:
         free = [row[0] for row in cursor.all(_LOCK_HINTS, {"ids": list(wrong)})]
         if not free:
             return 0
-        return cursor.run(
-            HINTS, {"ids": free, "lows": [wrong[pk][0] for pk in free], "due": [wrong[pk][1] for pk in free]}
-        )
+        was, lows, due = ([wrong[pk][i] for pk in free] for i in range(3))
+        return cursor.run(HINTS, {"ids": free, "was": was, "lows": lows, "due": due})
+
+
+def _lower_hints() -> None:
+    """As low as the marks say. Those whose blast has no hint say nothing: whoever resumes it looks himself."""
+    with transaction.atomic(), ledger_cursor() as cursor:
+        marks = cursor.all(_MARKS, {"limit": LIMIT})
+        if not marks:
+            return
+        lows: dict[UUID, UUID] = {}
+        for _, blast, low in marks:
+            lows[blast] = min(low, lows.get(blast, low))
+        hinted = {row[0] for row in cursor.all(_HINTED, {"ids": list(lows)})}
+        free = {row[0] for row in cursor.all(_LOCK_HINTS, {"ids": list(lows)})}
+        cursor.run(_LOWER, {"ids": list(free), "lows": [lows[blast] for blast in free]})
+        cursor.run(_FORGET_MARKS, {"marks": [pk for pk, blast, _ in marks if blast in free or blast not in hinted]})
 
 
 # Scalars, blast by blast: an anti-join would be free to merge the blasts with all sends that are due.
 _RUN_OUT = """
 b.finished_at IS NULL AND b.state IN ('running', 'cancelled')
-AND (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1) IS NULL
+AND (SELECT h.has_due FROM messaging_blast_hints h WHERE h.blast_id = b.id) IS NOT TRUE
 AND (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'scheduled' ORDER BY s.id LIMIT 1) IS NULL
+AND (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1) IS NULL
 AND NOT EXISTS (
     SELECT FROM messaging_batches o JOIN messaging_sends s ON s.id = ANY (o.send_ids)
     WHERE o.state IN ('claimed', 'unknown') AND s.blast_id = b.id AND s.status = 'sending'

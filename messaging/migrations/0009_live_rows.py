@@ -3,7 +3,7 @@
 from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import migrations, models
 
-# Whoever makes single sends due, by whatever statement, leaves a mark for each lane; one that is about blasts writes nothing.
+# Whoever makes single sends due, by whatever statement, leaves a mark for each lane, and for each blast whose sends go back.
 # Whoever changes what opens or closes a lane leaves one, too: it makes the clock look, and whoever searches meanwhile.
 MARK = """
 CREATE FUNCTION messaging_mark_due() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -11,6 +11,11 @@ BEGIN
     INSERT INTO messaging_due_lanes (channel, rail, priority, tenant_id)
     SELECT DISTINCT n.channel, n.rail, n.priority, n.tenant_id FROM new_sends n
     WHERE n.status = 'queued' AND n.blast_id IS NULL;
+    IF TG_OP = 'UPDATE' THEN  -- what is inserted belongs to a blast that is not running yet
+        INSERT INTO messaging_blast_marks (blast_id, low)
+        SELECT DISTINCT ON (n.blast_id) n.blast_id, n.id FROM new_sends n
+        WHERE n.status = 'queued' AND n.blast_id IS NOT NULL ORDER BY n.blast_id, n.id;
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -57,6 +62,8 @@ DROP FUNCTION messaging_mark_due();
 # beside each hint for its next versions.
 VACUUM = """
 ALTER TABLE messaging_due_lanes SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_insert_scale_factor = 0, vacuum_truncate = off);
+ALTER TABLE messaging_blast_marks SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_insert_scale_factor = 0, vacuum_truncate = off);
 ALTER TABLE messaging_blast_hints SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 """
@@ -137,6 +144,15 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
+        ),
+        migrations.CreateModel(
+            name="BlastMark",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("blast_id", models.UUIDField()),
+                ("low", models.UUIDField()),
+            ],
+            options={"db_table": "messaging_blast_marks"},
         ),
         migrations.RunSQL(VACUUM, migrations.RunSQL.noop),
         migrations.RunSQL(MARK, DO_NOT_MARK),

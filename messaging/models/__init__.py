@@ -7,7 +7,7 @@ from messaging.models.content import Content
 from messaging.models.counts import BlastCount, BlastDelta, BlastFold, BlastPace
 from messaging.models.idempotency import IdempotencyKey
 from messaging.models.lane import TenantLane
-from messaging.models.live import BlastHint, DueLane
+from messaging.models.live import BlastHint, BlastMark, DueLane
 from messaging.models.redrive import Redrive
 from messaging.models.send import Send
 from messaging.models.sender_domain import SenderDomain
@@ -20,6 +20,7 @@ __all__ = [
     "BlastDelta",
     "BlastFold",
     "BlastHint",
+    "BlastMark",
     "BlastPace",
     "BlastReject",
     "BlastUpload",

@@ -46,6 +46,19 @@ class DueLane(models.Model):
         return f"{self.tenant_id} {self.channel} {self.rail} {self.priority}"
 
 
+class BlastMark(models.Model):
+    """Sends of a blast went back to waiting, from `low` on. Left by a trigger, a row of its own; the clock lowers the hint."""
+
+    blast_id = models.UUIDField()
+    low = models.UUIDField()
+
+    class Meta:
+        db_table = "messaging_blast_marks"
+
+    def __str__(self) -> str:
+        return f"{self.blast_id} {self.low}"
+
+
 class BlastHint(models.Model):
     """Of a running blast: `low` is an id at or below its first queued send, `has_due` says that something of it may go.
 

@@ -284,6 +284,7 @@ def test_a_redrive_between_the_clock_s_look_and_its_lock_keeps_the_blast_open(mo
     waits, since two statements cannot be stopped between snapshot and lock otherwise."""
     blast = make_blast(make_tenant(), 3)
     _set("failed", blast=blast)
+    steps.refresh_hints()
     monkeypatch.setattr(steps, "_LOCK_RUN_OUT", steps._LOCK_RUN_OUT.replace("SKIP LOCKED", ""))
     finished: list[int] = []
 

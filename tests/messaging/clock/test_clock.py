@@ -17,7 +17,7 @@ from core.models import ProcessedJob
 from messaging.clock import run_once, steps
 from messaging.clock.tickets import re_ticket
 from messaging.lanes import cancel_blast, pause_blast
-from messaging.models import BlastHint, IdempotencyKey, Send
+from messaging.models import BlastHint, BlastMark, IdempotencyKey, Send
 from messaging.rails import Channel, Rail, queue_name
 from messaging.submission import submit
 from tests.factories import insert_raw, make_blast, make_tenant, request, statuses, submit_some
@@ -95,8 +95,13 @@ def test_hints_follow_the_facts_both_ways() -> None:
     hint.refresh_from_db()
     assert (hint.has_due, hint.low) == (True, first.pk)
     # A send that went back to waiting below `low` is found again.
-    BlastHint.objects.update(low=Send.objects.order_by("-id").values("id")[:1])
+    Send.objects.filter(pk=first.pk).update(status="sending", batch_id=first.pk)
+    assert sum(steps.refresh_hints() for _ in range(steps.TURNS)) == 1
+    hint.refresh_from_db()
+    assert hint.low > first.pk
+    Send.objects.filter(pk=first.pk).update(status="queued")
     steps.refresh_hints()
+    assert BlastMark.objects.count() == 0
     hint.refresh_from_db()
     assert hint.low == first.pk
     Send.objects.update(status="sent", accepted_at=timezone.now())
@@ -132,6 +137,7 @@ def test_a_blast_without_an_open_send_is_finished_also_with_ambiguous_ones() -> 
     one = Send.objects.first()
     assert one is not None
     Send.objects.filter(pk=one.pk).update(status="ambiguous", batch_id=one.pk)
+    steps.refresh_hints()
     assert steps.finish_blasts() == 1
     blast.refresh_from_db()
     assert blast.state == "finished"
