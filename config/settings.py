@@ -126,6 +126,8 @@ RESEND_API_KEY = ENV.resend_api_key
 RESEND_BASE_URL = ENV.resend_base_url
 #: When a channel's marketing yields; a channel without an entry has the defaults (messaging.yielding.settings).
 MESSAGING_YIELD: Mapping[str, Any] = ENV.messaging_yield
+#: Days after which a blast is given up that was made, but neither launched nor added to.
+MESSAGING_DRAFT_DAYS = 7
 METRICS_TOKEN = ENV.metrics_token
 
 REST_FRAMEWORK = {

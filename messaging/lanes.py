@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import cast
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models.functions import Now
 
 from core.db import ledger_cursor
 from core.models import Tenant
 from messaging.errors import Conflict, NotFound
+from messaging.ledger import gate, hints
 from messaging.lifecycle import BLAST_STEPS, BlastState
 from messaging.models import Blast, TenantLane
 from messaging.rails import PRIORITIES, Channel, Rail
@@ -26,6 +27,8 @@ from messaging.tickets import send_ticket
 log = logging.getLogger(__name__)
 
 _FIRST_DUE = "SELECT id FROM messaging_sends WHERE blast_id = %(blast)s AND status = 'queued' ORDER BY id LIMIT 1"
+#: What `ledger.lanes.SAYS_NOTHING` says.
+_SAYS_NOTHING = {"paused": False, "isolated": False, "hold_code": ""}
 
 
 def pause_blast(blast_id: UUID, *, tenant_id: int | None = None) -> Blast:
@@ -62,15 +65,21 @@ def _step(blast_id: UUID, tenant_id: int | None, target: BlastState, sources: se
             raise Conflict("blast_state", f"The blast is {state}: it cannot become {target}.")
         assert target in BLAST_STEPS[state]
         blast.state = target
+        blast.save(update_fields=["state"])
         if target is BlastState.RUNNING:
             make_due(blast)
-        blast.save(update_fields=["state", "has_due", "low"])
+        else:
+            hints.forget([blast.pk])
     log.info("blast_state", extra={"blast": blast.pk, "tenant": blast.tenant_id, "was": state, "state": target})
     return blast
 
 
 def lock_blast(blast_id: UUID, tenant_id: int | None = None) -> Blast:
-    """The blast, locked FOR UPDATE for this transaction. NotFound if there is none (of that tenant)."""
+    """The blast, locked FOR UPDATE for this transaction. NotFound if there is none (of that tenant).
+
+    Waits for the claims that are under way, and for none that comes later.
+    """
+    gate.close_blasts([blast_id])
     blasts = Blast.objects.select_for_update()
     if tenant_id is not None:
         blasts = blasts.filter(tenant_id=tenant_id)
@@ -81,15 +90,14 @@ def lock_blast(blast_id: UUID, tenant_id: int | None = None) -> Blast:
 
 
 def make_due(blast: Blast) -> None:
-    """Set the hints of a locked blast from facts, and wake a worker after the commit. The caller saves the row.
+    """Set the hints of a locked blast from facts, and wake a worker after the commit.
 
     Without a queued send (all are scheduled, or done) there is nothing to find: the clock sets the hints when there is.
     """
     with ledger_cursor() as cursor:
         found = cursor.one(_FIRST_DUE, {"blast": blast.pk})
-    blast.has_due = found is not None
     if found is not None:
-        blast.low = cast("UUID", found[0])
+        hints.set_due({blast.pk: found[0]})
         transaction.on_commit(partial(send_ticket, Channel(blast.channel), Rail(blast.rail)))
 
 
@@ -106,11 +114,16 @@ def resume_tenant_lane(tenant: Tenant, channel: Channel, rail: Rail) -> None:
 def _set_paused(tenant: Tenant, channel: Channel, rail: Rail, *, paused: bool) -> None:
     with transaction.atomic():
         # The lane's own row may not exist yet, and what does not exist cannot be locked: the tenant's row stands for it.
+        gate.close_tenants([tenant.pk])
         Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
-        for priority in PRIORITIES[rail]:
-            TenantLane.objects.update_or_create(
-                tenant=tenant, channel=channel, rail=rail, priority=priority, defaults={"paused": paused}
-            )
-        if not paused:
+        if paused:
+            for priority in PRIORITIES[rail]:
+                TenantLane.objects.update_or_create(
+                    tenant=tenant, channel=channel, rail=rail, priority=priority, defaults={"paused": True}
+                )
+        else:
+            lanes = TenantLane.objects.filter(tenant=tenant, channel=channel, rail=rail)
+            lanes.update(paused=False)
+            lanes.filter(**_SAYS_NOTHING).exclude(stalls_until__gt=Now()).delete()
             transaction.on_commit(partial(send_ticket, channel, rail))
     log.info("tenant_lane", extra={"tenant": tenant.pk, "channel": channel, "rail": rail, "paused": paused})

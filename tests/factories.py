@@ -13,7 +13,7 @@ from core.models import Tenant
 from messaging.content import Document
 from messaging.contents import store_contents
 from messaging.lifecycle import BlastState
-from messaging.models import Blast, Send, SenderDomain, TenantAllowance
+from messaging.models import Blast, BlastHint, Send, SenderDomain, TenantAllowance
 from messaging.rails import PRIORITY_OF, RAIL_OF, Category
 from messaging.submission import Submitted, submit_many
 
@@ -70,13 +70,26 @@ def make_blast(
         rail=RAIL_OF[kind],
         priority=PRIORITY_OF[kind],
         state=state,
-        has_due=state == BlastState.RUNNING and count > 0,
         planned=count,
         **values,
     )
     if count:
         insert_raw(tenant, count, blast=blast)
+    if count and state == BlastState.RUNNING:
+        hint_due(blast)
     return blast
+
+
+def hint_due(blast: Blast) -> None:
+    """As a launch leaves a blast that has due sends."""
+    BlastHint.objects.create(
+        blast_id=blast.pk,
+        channel=blast.channel,
+        rail=blast.rail,
+        priority=blast.priority,
+        tenant_id=blast.tenant_id,
+        has_due=True,
+    )
 
 
 def insert_raw(tenant: Tenant, count: int, *, blast: Blast | None = None, category: str = "marketing") -> None:

@@ -101,9 +101,8 @@ class Lab:
 
     def discard(self) -> None:
         """What is still waiting is not sent any more: else the next section's provider would get some of it."""
-        self.sql(
-            "UPDATE messaging_blasts SET state = 'cancelled', has_due = false WHERE state IN ('planning', 'running')"
-        )
+        self.sql("UPDATE messaging_blasts SET state = 'cancelled' WHERE state IN ('planning', 'running')")
+        self.sql("DELETE FROM messaging_blast_hints")
 
     def ready(self) -> None:
         """Call it when all is set up, before anything is sent: workers have learned the new limits, and statistics are as

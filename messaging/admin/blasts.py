@@ -25,7 +25,7 @@ from messaging.rails import Category
 @admin.register(Blast)
 class BlastAdmin(ReadOnlyAdmin[Blast]):
     columns = (
-        *("id", "tenant__slug", "name", "channel", "category", "rail", "state", "isolated"),
+        *("id", "tenant__slug", "name", "channel", "category", "rail", "state", "reason", "isolated"),
         *("hold_code", "hold_detail", "held_until", "rows_read", "planned", "duplicates", "rejected"),
         *("not_before", "expires_at", "created_at", "launched_at", "finished_at"),
     )
@@ -78,6 +78,8 @@ class BlastAdmin(ReadOnlyAdmin[Blast]):
 
     @admin.display(description="state")
     def standing(self, blast: Blast) -> SafeString:
+        if blast.reason:
+            return format_html("{} {}", badge(blast.state), blast.reason)
         if not blast.hold_code:
             return badge(blast.state)
         return format_html("{} {}", badge(blast.state), badge("held", blast.hold_code))

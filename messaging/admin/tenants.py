@@ -16,6 +16,7 @@ from core.models import DeadLetter, Tenant
 from messaging.admin.categories import CategoriesField, listed
 from messaging.admin.cells import list_link
 from messaging.allowances import allowance_of
+from messaging.ledger.gate import close_tenants
 from messaging.models import Blast, Send, SenderDomain, TenantAllowance
 from messaging.models.allowance import MAX_PRIORITY_BLAST
 
@@ -101,10 +102,6 @@ class TenantAdmin(CoreTenantAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
         return [*super().get_readonly_fields(request, obj), "may_send", "may_blast", "what_it_sent"]
 
-    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
-        form.keep_allowance(obj)
-
     @admin.display(description="categories")
     def may_send(self, tenant: Tenant) -> str:
         return listed(allowance_of(tenant.pk).categories)
@@ -112,6 +109,13 @@ class TenantAdmin(CoreTenantAdmin):
     @admin.display(description="blast categories")
     def may_blast(self, tenant: Tenant) -> str:
         return listed(allowance_of(tenant.pk).blast_categories)
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
+        """When it is saved as inactive, no claim takes a send of it any more: claims that are under way are waited for."""
+        if change and "active" in form.changed_data:
+            close_tenants([obj.pk])
+        super().save_model(request, obj, form, change)
+        form.keep_allowance(obj)
 
     @admin.display(description="what it sent")
     def what_it_sent(self, tenant: Tenant) -> SafeString:

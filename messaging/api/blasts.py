@@ -136,6 +136,7 @@ def shown(facts: BlastFacts, now: datetime) -> dict[str, Any]:
         "id": str(facts.id),
         "name": facts.name,
         "state": facts.state.value,
+        "reason": facts.reason or None,
         "category": facts.category,
         "channel": facts.channel,
         "rail": facts.rail,

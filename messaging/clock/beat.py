@@ -13,6 +13,7 @@ from django.db import Error, close_old_connections
 from messaging.clock import alive, steps
 from messaging.clock.counts import fold_deltas, prune_paces
 from messaging.clock.keys import prune_keys
+from messaging.clock.lanes import judge_lanes, mark_missing, prune_lanes
 from messaging.clock.tickets import re_ticket
 from messaging.ledger import lost_claims
 
@@ -31,6 +32,7 @@ _STEPS: dict[str, Callable[[], int]] = {
     "wake_held": steps.wake_held,
     "expire": steps.expire,
     "clear_cancelled": steps.clear_cancelled,
+    "judge_lanes": judge_lanes,
     "refresh_hints": steps.refresh_hints,
     "finish_blasts": steps.finish_blasts,
     "re_ticket": re_ticket,
@@ -42,6 +44,9 @@ _TIDY: dict[str, Callable[[], int]] = {
     "prune_holds": steps.prune_holds,
     "prune_keys": prune_keys,
     "prune_paces": prune_paces,
+    "prune_lanes": prune_lanes,
+    "mark_missing": mark_missing,
+    "expire_drafts": steps.expire_drafts,
     "tell": alive.tell,
 }
 

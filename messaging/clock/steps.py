@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 
 from core.db import ledger_cursor
-from messaging.ledger import preparing
+from messaging.ledger import hints, preparing
+from messaging.ledger.due import BLAST_HELD, NOW, QUEUED_OF_BLAST, active
 from messaging.lifecycle import BlastState
 from messaging.rails import PRIORITY_OF
 
@@ -31,7 +33,7 @@ def wake() -> int:
     return sum(_run(_WAKE, priority=priority) for priority in sorted(PRIORITY_OF.values()))
 
 
-_WAKE = """
+_WAKE = f"""
 UPDATE messaging_sends s
 SET status = CASE
     WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
@@ -40,7 +42,7 @@ SET status = CASE
 END, held_by = NULL
 WHERE s.status = 'scheduled' AND s.id = ANY (ARRAY (
     SELECT id FROM messaging_sends
-    WHERE status = 'scheduled' AND priority = %(priority)s AND not_before <= clock_timestamp()
+    WHERE status = 'scheduled' AND priority = %(priority)s AND not_before <= {NOW}
     ORDER BY not_before LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ))
 """
@@ -106,16 +108,17 @@ def prune_holds() -> int:
 
 def expire() -> int:
     """Waiting sends that have run out end."""
-    return _run(
-        """
-        UPDATE messaging_sends SET status = 'expired'
-        WHERE status IN ('scheduled', 'queued') AND id = ANY (ARRAY (
-            SELECT id FROM messaging_sends
-            WHERE status IN ('scheduled', 'queued') AND expires_at IS NOT NULL AND expires_at <= clock_timestamp()
-            ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-        ))
-        """
-    )
+    return _run(_EXPIRE)
+
+
+_EXPIRE = f"""
+UPDATE messaging_sends SET status = 'expired'
+WHERE status IN ('scheduled', 'queued') AND id = ANY (ARRAY (
+    SELECT id FROM messaging_sends
+    WHERE status IN ('scheduled', 'queued') AND expires_at IS NOT NULL AND expires_at <= {NOW}
+    ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+))
+"""
 
 
 def clear_cancelled() -> int:
@@ -137,55 +140,112 @@ WHERE status = '%(status)s' AND id = ANY (ARRAY (
 
 #: Running blasts that one beat looks at; the next beat goes on behind them.
 _BLASTS = 2_000
+#: Beats within which a `low` follows what was sent, each blast in its turn: under an open snapshot every version of a hint is
+#: walked over by all who read it, and a claim that begins two seconds early only walks over what was sent in these.
+TURNS = 4
 
-# `low` is read without its old value as a bound: a send that went back to waiting may lie below it.
-_FACTS = """
-SELECT b.id, b.has_due, b.low,
-       (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1)
-FROM messaging_blasts b
+# A send that went back to waiting lies below `low`, perhaps, and has left a mark.
+_MARKS = "SELECT id, blast_id, low FROM messaging_blast_marks ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED"
+_LOCK_HINTS = """
+SELECT blast_id FROM messaging_blast_hints WHERE blast_id = ANY (%(ids)s::uuid[]) ORDER BY 1 FOR UPDATE SKIP LOCKED
+"""
+_LOWER = """
+UPDATE messaging_blast_hints h SET low = w.low FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[]) AS w (id, low)
+WHERE h.blast_id = w.id AND h.blast_id = ANY (%(ids)s::uuid[]) AND h.low > w.low
+"""
+_HINTED = "SELECT blast_id FROM messaging_blast_hints WHERE blast_id = ANY (%(ids)s::uuid[])"
+_FORGET_MARKS = "DELETE FROM messaging_blast_marks WHERE id = ANY (%(marks)s::bigint[])"
+
+# From `low` on: what lies before it was sent, and under an old snapshot all of that would still be walked over. Only a blast that
+# seems to have run empty is looked through from its beginning, once.
+FACTS = f"""
+SELECT b.id, h.has_due, h.low, coalesce(
+           (SELECT s.id {QUEUED_OF_BLAST} ORDER BY s.id LIMIT 1),
+           CASE WHEN h.has_due IS NOT FALSE THEN (
+               SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1
+           ) END
+       ),
+       {active("b.tenant_id")} AND NOT {BLAST_HELD}
+FROM messaging_blasts b LEFT JOIN LATERAL (SELECT * FROM messaging_blast_hints h WHERE h.blast_id = b.id LIMIT 1) h ON true
 WHERE b.finished_at IS NULL AND b.state = 'running' AND b.id > %(after)s
 ORDER BY b.id LIMIT %(limit)s
 """
-_HINTS = """
-UPDATE messaging_blasts b SET has_due = h.low IS NOT NULL, low = coalesce(h.low, b.low)
-FROM unnest(%(ids)s::uuid[], %(lows)s::uuid[]) AS h (id, low) WHERE b.id = h.id
+# Not where somebody has lowered it meanwhile.
+HINTS = """
+UPDATE messaging_blast_hints h SET has_due = w.has_due, low = coalesce(w.low, h.low)
+FROM unnest(%(ids)s::uuid[], %(was)s::uuid[], %(lows)s::uuid[], %(due)s::boolean[]) AS w (id, was, low, has_due)
+WHERE h.blast_id = w.id AND h.blast_id = ANY (%(ids)s::uuid[]) AND h.low IS NOT DISTINCT FROM w.was
 """
-_LOCK_BLASTS = (
-    "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
-)
+# Of a running blast that has none yet. Whoever is pausing one at this moment deletes what he finds, and this must come before it.
+_ADD_HINTS = """
+INSERT INTO messaging_blast_hints (blast_id, channel, rail, priority, tenant_id, has_due)
+SELECT b.id, b.channel, b.rail, b.priority, b.tenant_id, false FROM messaging_blasts b
+WHERE b.id = ANY (%(ids)s::uuid[]) AND b.state = 'running' AND b.finished_at IS NULL
+ORDER BY b.id FOR NO KEY UPDATE SKIP LOCKED
+ON CONFLICT (blast_id) DO NOTHING
+"""
 
 
 class _Place:
-    """Where `refresh_hints` goes on."""
+    """Where `refresh_hints` goes on, and whose turn it is."""
 
     after = UUID(int=0)
+    turn = 0
 
 
 def refresh_hints() -> int:
-    """Write `has_due` and `low` of running blasts from facts, where they are wrong.
+    """Write the hints of running blasts from facts, where they are wrong: `has_due` at once, `low` within `TURNS` beats.
 
-    Nobody is waited for: a blast that somebody is pausing, cancelling or holding at this moment has its turn with the next beat.
-    Claims keep nobody out (they hold a blast FOR KEY SHARE).
+    Nobody is waited for: a hint that somebody is writing at this moment has its turn with the next beat. No blast is written,
+    and so claims, which hold one FOR KEY SHARE, keep nobody out.
     """
+    _lower_hints()
     with ledger_cursor() as cursor:
-        facts = cursor.all(_FACTS, {"after": _Place.after, "limit": _BLASTS})
+        facts = cursor.all(FACTS, {"after": _Place.after, "limit": _BLASTS})
     _Place.after = facts[-1][0] if len(facts) == _BLASTS else UUID(int=0)
-    wrong = {
-        blast: first
-        for blast, has_due, low, first in facts
-        if has_due is not (first is not None) or (first is not None and first != low)
-    }
+    _Place.turn = (_Place.turn + 1) % TURNS
+    wrong: dict[UUID, tuple[UUID | None, UUID | None, bool]] = {}
+    for blast, has_due, low, first, may_go in facts:
+        due = first is not None and may_go
+        behind = first is not None and first != low and (low is None or blast.int % TURNS == _Place.turn)
+        if has_due is not due or behind:
+            wrong[blast] = low, first, due
     if not wrong:
         return 0
+    missing = [blast for blast, has_due, *_ in facts if has_due is None]
     with transaction.atomic(), ledger_cursor() as cursor:
-        free = [row[0] for row in cursor.all(_LOCK_BLASTS, {"ids": list(wrong)})]
-        return cursor.run(_HINTS, {"ids": free, "lows": [wrong[pk] for pk in free]})
+        if missing:
+            cursor.run(_ADD_HINTS, {"ids": missing})
+        free = [row[0] for row in cursor.all(_LOCK_HINTS, {"ids": list(wrong)})]
+        if not free:
+            return 0
+        was, lows, due = ([wrong[pk][i] for pk in free] for i in range(3))
+        return cursor.run(HINTS, {"ids": free, "was": was, "lows": lows, "due": due})
 
 
+def _lower_hints() -> None:
+    """As low as the marks say. Those whose blast has no hint say nothing: whoever resumes it looks himself."""
+    with transaction.atomic(), ledger_cursor() as cursor:
+        marks = cursor.all(_MARKS, {"limit": LIMIT})
+        if not marks:
+            return
+        lows: dict[UUID, UUID] = {}
+        for _, blast, low in marks:
+            lows[blast] = min(low, lows.get(blast, low))
+        hinted = {row[0] for row in cursor.all(_HINTED, {"ids": list(lows)})}
+        free = {row[0] for row in cursor.all(_LOCK_HINTS, {"ids": list(lows)})}
+        cursor.run(_LOWER, {"ids": list(free), "lows": [lows[blast] for blast in free]})
+        cursor.run(_FORGET_MARKS, {"marks": [pk for pk, blast, _ in marks if blast in free or blast not in hinted]})
+
+
+# Scalars, blast by blast: an anti-join would be free to merge the blasts with all sends that are due. The hint is asked first,
+# since whoever looks through the sends of one walks over all that an open snapshot keeps.
 _RUN_OUT = """
 b.finished_at IS NULL AND b.state IN ('running', 'cancelled')
-AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued')
-AND NOT EXISTS (SELECT FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'scheduled')
+AND CASE WHEN (SELECT h.has_due FROM messaging_blast_hints h WHERE h.blast_id = b.id) THEN false ELSE
+    (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'scheduled' ORDER BY s.id LIMIT 1) IS NULL
+    AND (SELECT s.id FROM messaging_sends s WHERE s.blast_id = b.id AND s.status = 'queued' ORDER BY s.id LIMIT 1) IS NULL
+END
 AND NOT EXISTS (
     SELECT FROM messaging_batches o JOIN messaging_sends s ON s.id = ANY (o.send_ids)
     WHERE o.state IN ('claimed', 'preparing', 'unknown') AND s.blast_id = b.id AND s.status = 'sending'
@@ -210,16 +270,41 @@ def finish_blasts() -> int:
     """
     with transaction.atomic(), ledger_cursor() as cursor:
         found = [row[0] for row in cursor.all(_LOCK_RUN_OUT, {"limit": LIMIT})]
-        return cursor.run(_FINISH, {"ids": found}) if found else 0
+        finished = cursor.run(_FINISH, {"ids": found}) if found else 0
+        hints.forget(found)
+    return finished
+
+
+DRAFT_EXPIRED = "draft_expired"
+EXPIRE_DRAFTS = f"""
+UPDATE messaging_blasts SET state = '{BlastState.CANCELLED}', reason = '{DRAFT_EXPIRED}'
+WHERE state = '{BlastState.PLANNING}' AND id = ANY (ARRAY (
+    SELECT b.id FROM messaging_blasts b
+    WHERE b.state = '{BlastState.PLANNING}' AND b.created_at < {NOW} - %(days)s * interval '1 day'
+      AND coalesce((
+          SELECT max(greatest(u.created_at, u.finished_at, u.lease_until)) FROM messaging_blast_uploads u WHERE u.blast_id = b.id
+      ), b.created_at) < {NOW} - %(days)s * interval '1 day'
+    ORDER BY b.created_at LIMIT %(limit)s FOR UPDATE OF b SKIP LOCKED
+))
+"""
+
+
+def expire_drafts() -> int:
+    """Blasts that nobody has launched, nor added recipients to, for `MESSAGING_DRAFT_DAYS` days are cancelled."""
+    given_up = _run(EXPIRE_DRAFTS, days=settings.MESSAGING_DRAFT_DAYS)
+    if given_up:
+        log.info("drafts_expired", extra={"blasts": given_up})
+    return given_up
 
 
 def prune() -> int:
     """Finished jobs that nobody asks for any more."""
-    return _run(
-        """
-        DELETE FROM core_processed_jobs WHERE job_key = ANY (ARRAY (
-            SELECT job_key FROM core_processed_jobs WHERE done_at < clock_timestamp() - %(days)s * interval '1 day'
-            ORDER BY done_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-        ))
-        """
-    )
+    return _run(_PRUNE_JOBS)
+
+
+_PRUNE_JOBS = f"""
+DELETE FROM core_processed_jobs WHERE job_key = ANY (ARRAY (
+    SELECT job_key FROM core_processed_jobs WHERE done_at < {NOW} - %(days)s * interval '1 day'
+    ORDER BY done_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+))
+"""

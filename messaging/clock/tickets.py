@@ -5,33 +5,37 @@ from __future__ import annotations
 
 from core import queues
 from core.db import ledger_cursor
-from messaging.ledger.candidates import LAPSED
+from messaging.ledger.due import LAPSED, active, blasts_ring, open_blasts, singles_may_go, singles_ring
 from messaging.providers.registry import adapters
 from messaging.rails import PRIORITIES, Channel, Rail, queue_name
 from messaging.tickets import send_ticket
 
-_WORK = f"""
-SELECT EXISTS (
-    SELECT FROM unnest(%(priorities)s::smallint[]) p (priority), LATERAL (
-        SELECT FROM messaging_sends s
-        WHERE s.channel = %(channel)s AND s.rail = %(rail)s AND s.priority = p.priority
-          AND s.status = 'queued' AND s.blast_id IS NULL LIMIT 1
-    ) s
-) OR EXISTS (
-    SELECT FROM messaging_blasts b
-    WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.priority = ANY (%(priorities)s::smallint[])
-      AND b.state = 'running' AND b.has_due
-) OR EXISTS (
-    SELECT {LAPSED}
-)
-"""
+
+def statement(rail: Rail) -> str:
+    """Something may go, or a batch must be taken up again. What is closed is no work."""
+    rings = ", ".join(
+        ring(f"{name}{p}", priority=p)
+        for p in PRIORITIES[rail]
+        for name, ring in (("s", singles_ring), ("b", blasts_ring))
+    )
+    singles = [f"(SELECT FROM s{p} r WHERE r.hit AND {singles_may_go('r.tenant_id', p)})" for p in PRIORITIES[rail]]
+    blasts = [
+        f"(SELECT FROM b{p} r CROSS JOIN LATERAL ({open_blasts('r.tenant_id', p)}) b"
+        f" WHERE r.hit AND {active('r.tenant_id')})"
+        for p in PRIORITIES[rail]
+    ]
+    return f"WITH RECURSIVE {rings} SELECT " + " OR ".join(
+        f"EXISTS {found}" for found in [*singles, *blasts, f"(SELECT {LAPSED})"]
+    )
+
+
+_STATEMENTS = {rail: statement(rail) for rail in Rail}
 
 
 def has_work(provider: str, channel: Channel, rail: Rail) -> bool:
-    """The rail has due sends, or a batch of its provider that must be taken up again."""
-    parameters = {"provider": provider, "channel": channel, "rail": rail, "priorities": list(PRIORITIES[rail])}
+    """The rail has sends that may go, or a batch of its provider that must be taken up again."""
     with ledger_cursor() as cursor:
-        row = cursor.one(_WORK, parameters)
+        row = cursor.one(_STATEMENTS[rail], {"provider": provider, "channel": channel, "rail": rail})
     return bool(row and row[0])
 
 

@@ -1,8 +1,9 @@
 """Who has something to send on a rail, at a flat cost.
 
-Two sources (docs/decisions/0001): single sends are found by a loose index scan over tenants (one probe a tenant,
-whatever their backlog), blast sends through the few blast rows that are running and say that they have due sends. Both
-start behind the ring's cursor and stop at `TENANTS`. Nothing here locks or decides: the claim looks again, under lock.
+Two sources (docs/decisions/0001, 0016): single sends are found by a loose scan of two indexes, of due sends and of open
+lanes (a few probes a tenant, whatever their backlog, and none for those that are closed), blast sends through the few
+blasts whose hint says that something of them may go. Both start behind the ring's cursor and stop at `TENANTS`. Nothing
+here locks or decides: the claim looks again, under lock.
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ from uuid import UUID
 from psycopg.rows import TupleRow
 
 from core.db import ledger_cursor
+from messaging.ledger.due import (
+    LANE_CLOSED,
+    LAPSED,
+    QUEUED_OF_BLAST,
+    SENDS,
+    active,
+    blasts_ring,
+    lane_of,
+    open_blasts,
+    single_due,
+    singles_ring,
+)
 from messaging.ledger.lanes import LaneKey
 from messaging.rails import Channel, Rail
 
 #: Tenants that one batch is split among at most: as many as the largest batch has places.
 TENANTS = 100
-#: Tenants looked at for that, those that are paused, held or starved included: bounds the worst case.
-_PROBES = 1000
-#: Blasts of one tenant looked at for one batch, oldest first.
-_BLASTS = 20
 #: Sends of each tenant that are counted when there are as many tenants as places.
 _FEW = 10
 
@@ -51,36 +60,11 @@ class Lane:
         return LaneKey(self.tenant, self.blast, self.priority if self.blast is None else None)
 
 
-#: Single sends of one priority that are due: the predicate of the partial index `messaging_sends_single_due`.
-SINGLE_DUE = (
-    "s.channel = %(channel)s AND s.rail = %(rail)s AND s.priority = %(priority)s"
-    " AND s.status = 'queued' AND s.blast_id IS NULL"
-)
-BLAST_RUNNING = (
-    "b.channel = %(channel)s AND b.rail = %(rail)s AND b.priority = %(priority)s AND b.state = 'running' AND b.has_due"
-)
+def _wanted(after: str, upto: str) -> str:
+    return f"(SELECT tenant_id FROM {after} WHERE hit UNION ALL SELECT tenant_id FROM {upto} WHERE hit) r"
 
 
-def ring(name: str, table: str, due: str, bound: str) -> str:
-    """A loose index scan: the tenants of `table` with something due, ascending, each by one probe of the index."""
-    first = f"SELECT {table[-1]}.tenant_id FROM {table} WHERE {due} AND {bound} ORDER BY 1 LIMIT 1"
-    step = (
-        f"SELECT {table[-1]}.tenant_id FROM {table} WHERE {due} AND {bound} AND {table[-1]}.tenant_id > r.tenant_id"
-        " ORDER BY 1 LIMIT 1"
-    )
-    return (
-        f"{name} (tenant_id, n) AS ((SELECT ({first}), 1) UNION ALL"
-        f" SELECT ({step}), r.n + 1 FROM {name} r WHERE r.tenant_id IS NOT NULL AND r.n < {_PROBES})"
-    )
-
-
-def _wanted(after: str, upto: str, extra: str) -> str:
-    return f"""
-    SELECT r.tenant_id
-    FROM (SELECT tenant_id FROM {after} UNION ALL SELECT tenant_id FROM {upto}) r
-    WHERE r.tenant_id IS NOT NULL AND r.tenant_id <> ALL (%(starved)s::bigint[]) {extra}
-      AND (SELECT t.active FROM core_tenants t WHERE t.id = r.tenant_id)
-    LIMIT {TENANTS}"""
+_NOT_STARVED = "r.tenant_id NOT IN (SELECT tenant_id FROM starved)"
 
 
 def _enough(tenants: str) -> str:
@@ -93,50 +77,42 @@ def _enough(tenants: str) -> str:
     )
 
 
-_SENDS, _BLAST_ROWS = "messaging_sends s", "messaging_blasts b"
+_HALVES: tuple[tuple[str, str, str | None], ...] = (("after", "%(cursor)s", None), ("upto", "0", "%(cursor)s"))
+_RINGS = ",\n".join(
+    [singles_ring(f"s_{half}", after=after, upto=upto, starved="starved") for half, after, upto in _HALVES]
+    + [blasts_ring(f"b_{half}", after=after, upto=upto, starved="starved") for half, after, upto in _HALVES]
+)
 
-
-def open_blasts(tenant: str) -> str:
-    return f"""
-    SELECT b.id, b.low, b.hold_code <> '' AS held, b.isolated OR b.hold_code <> '' AS alone, b.party, b.suspects
-    FROM {_BLAST_ROWS}
-    WHERE {BLAST_RUNNING} AND b.tenant_id = {tenant} AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
-    ORDER BY b.id LIMIT {_BLASTS}"""
-
-
-#: Due sends of the blast row `b`, from its hint on.
-QUEUED_OF_BLAST = """
-    FROM messaging_sends s
-    WHERE s.blast_id = b.id AND s.status = 'queued'
-      AND s.id >= coalesce(b.low, '00000000-0000-0000-0000-000000000000')"""
-# `has_due` is up to a beat of the clock old. Blasts that have run empty since must not take the places of others.
-_HAS_DUE = f"""AND EXISTS (
-        SELECT FROM ({open_blasts("r.tenant_id")}) b CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT 1) s
-    )"""
-
+# A hint is up to a beat of the clock old. Blasts that have run empty since must not take the places of others.
 CANDIDATES = f"""
 WITH RECURSIVE
-lanes AS MATERIALIZED (
-    SELECT tenant_id, paused OR (hold_code <> '' AND held_until > clock_timestamp()) AS closed,
-           isolated OR hold_code <> '' AS alone, hold_code <> '' AS held, party, suspects
-    FROM messaging_tenant_lanes
-    WHERE channel = %(channel)s AND rail = %(rail)s AND priority = %(priority)s AND (paused OR isolated OR hold_code <> '')
+starved AS MATERIALIZED (SELECT unnest(%(starved)s::bigint[]) AS tenant_id),
+{_RINGS},
+single_tenants AS MATERIALIZED (
+    SELECT r.tenant_id, x.alone, x.held, x.party, x.suspects
+    FROM {_wanted("s_after", "s_upto")}
+    LEFT JOIN LATERAL (
+        SELECT {LANE_CLOSED} AS closed, x.isolated OR x.hold_code <> '' AS alone, x.hold_code <> '' AS held,
+               x.party, x.suspects
+        FROM {lane_of("r.tenant_id")} LIMIT 1
+    ) x ON true
+    WHERE {_NOT_STARVED} AND {active("r.tenant_id")} AND x.closed IS NOT TRUE
+    LIMIT {TENANTS}
 ),
-{ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
-{ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
-{ring("b_after", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id > %(cursor)s")},
-{ring("b_upto", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id <= %(cursor)s")},
-single_tenants AS MATERIALIZED ({
-    _wanted("s_after", "s_upto", "AND r.tenant_id <> ALL (ARRAY (SELECT l.tenant_id FROM lanes l WHERE l.closed))")
-}),
-blast_tenants AS MATERIALIZED ({_wanted("b_after", "b_upto", _HAS_DUE)})
-SELECT t.tenant_id, NULL::uuid AS blast_id, due.n, coalesce(l.alone, false) AS alone, coalesce(l.held, false) AS trial,
-       l.party, coalesce(l.suspects, 0) AS suspects
+blast_tenants AS MATERIALIZED (
+    SELECT r.tenant_id
+    FROM {_wanted("b_after", "b_upto")}
+    WHERE {_NOT_STARVED} AND {active("r.tenant_id")} AND EXISTS (
+        SELECT FROM ({open_blasts("r.tenant_id")}) b CROSS JOIN LATERAL (SELECT {QUEUED_OF_BLAST} LIMIT 1) s
+    )
+    LIMIT {TENANTS}
+)
+SELECT t.tenant_id, NULL::uuid AS blast_id, due.n, coalesce(t.alone, false) AS alone, coalesce(t.held, false) AS trial,
+       t.party, coalesce(t.suspects, 0) AS suspects
 FROM single_tenants t
-LEFT JOIN lanes l ON l.tenant_id = t.tenant_id
 CROSS JOIN LATERAL (
     SELECT count(*) AS n
-    FROM (SELECT FROM {_SENDS} WHERE {SINGLE_DUE} AND s.tenant_id = t.tenant_id LIMIT {_enough("single_tenants")}) q
+    FROM (SELECT FROM {SENDS} WHERE {single_due()} AND s.tenant_id = t.tenant_id LIMIT {_enough("single_tenants")}) q
 ) due
 UNION ALL
 SELECT t.tenant_id, due.blast_id, due.n, due.alone, due.held, due.party, due.suspects
@@ -152,22 +128,6 @@ CROSS JOIN LATERAL (
     GROUP BY q.blast_id, q.held, q.alone, q.party, q.suspects
 ) due
 """
-
-
-#: Where a look that met nothing but closed tenants has stopped; null if it has seen all there are.
-RING_END = f"""
-WITH RECURSIVE
-{ring("s_after", _SENDS, SINGLE_DUE, "s.tenant_id > %(cursor)s")},
-{ring("s_upto", _SENDS, SINGLE_DUE, "s.tenant_id <= %(cursor)s")},
-{ring("b_after", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id > %(cursor)s")},
-{ring("b_upto", _BLAST_ROWS, BLAST_RUNNING, "b.tenant_id <= %(cursor)s")}
-SELECT coalesce(
-    least((SELECT tenant_id FROM s_after WHERE n = {_PROBES}), (SELECT tenant_id FROM b_after WHERE n = {_PROBES})),
-    least((SELECT tenant_id FROM s_upto WHERE n = {_PROBES}), (SELECT tenant_id FROM b_upto WHERE n = {_PROBES}))
-)
-"""
-#: Times that one look goes on behind closed tenants.
-_ROUNDS = 20
 
 
 def candidates(
@@ -188,17 +148,7 @@ def candidates(
         "full": False,
     }
     with ledger_cursor() as sql:
-        rows = sql.all(CANDIDATES, parameters)
-        for _ in range(_ROUNDS):
-            # A thousand closed tenants in a row: look behind them, else they would hide all others for ever.
-            if rows:
-                break
-            end = sql.one(RING_END, parameters)
-            if end is None or end[0] is None:
-                break
-            parameters["cursor"] = cursor = end[0]
-            rows = sql.all(CANDIDATES, parameters)
-        found = _lanes(priority, rows)
+        found = _lanes(priority, sql.all(CANDIDATES, parameters))
         if sum(lane.sends for lane in found) <= max_batch and any(lane.due >= _FEW for lane in found):
             # Not enough for a batch, and somebody may have more than was counted.
             found = _lanes(priority, sql.all(CANDIDATES, parameters | {"full": True}))
@@ -218,12 +168,6 @@ def _lanes(priority: int, rows: list[TupleRow]) -> list[Lane]:
     return found
 
 
-#: Batches of a provider's rail whose lease has run out: the worker vanished, or the next try is due.
-LAPSED = """
-FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
-WHERE b.channel = %(channel)s AND b.rail = %(rail)s AND b.provider = %(provider)s AND b.state IN ('claimed', 'unknown')
-  AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
-"""
 # Stepping over what is locked, as the take-over would: its worker may have vanished in the midst of recording, and would keep
 # each leader busy with a batch that nobody can have. In share: those who look at the same moment do not hide it from each other.
 _REPLAY = f"""

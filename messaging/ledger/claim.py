@@ -15,7 +15,8 @@ from uuid import UUID
 
 from core.db import ledger_cursor
 from messaging.ledger import record
-from messaging.ledger.candidates import QUEUED_OF_BLAST, SINGLE_DUE
+from messaging.ledger.due import BLAST_HELD, QUEUED_OF_BLAST, active, single_due, singles_may_go
+from messaging.ledger.gate import FREE_BLASTS, FREE_TENANTS
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
 from messaging.rails import RAIL_OF, Category, Channel, Rail
@@ -60,10 +61,10 @@ class BoundSend:
         return LaneKey(self.tenant, self.blast, self.priority if self.blast is None else None)
 
 
-_LOCK_TENANTS = "SELECT id FROM core_tenants WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id FOR SHARE SKIP LOCKED"
+_LOCK_TENANTS = f"SELECT id FROM core_tenants WHERE id = ANY ({FREE_TENANTS}) ORDER BY id FOR SHARE SKIP LOCKED"
 # Blasts FOR KEY SHARE: the clock writes their hints all the time, and must neither stop a claim nor wait for one. Whoever has
-# to keep claims out (pause, cancel, hold) takes a blast FOR UPDATE.
-_LOCK_BLASTS = "SELECT id FROM messaging_blasts WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR KEY SHARE SKIP LOCKED"
+# to keep claims out (pause, cancel, hold) closes the gate and takes a blast FOR UPDATE.
+_LOCK_BLASTS = f"SELECT id FROM messaging_blasts WHERE id = ANY ({FREE_BLASTS}) ORDER BY id FOR KEY SHARE SKIP LOCKED"
 
 
 def lock_lanes(takes: Sequence[Take]) -> list[Take]:
@@ -84,24 +85,19 @@ WITH picked AS (
     FROM unnest(%(tenants)s::bigint[], %(sends)s::int[]) AS l (tenant_id, take)
     CROSS JOIN LATERAL (
         SELECT s.id FROM messaging_sends s
-        WHERE {SINGLE_DUE} AND s.tenant_id = l.tenant_id
+        WHERE {single_due()} AND s.tenant_id = l.tenant_id
         ORDER BY s.id LIMIT l.take FOR UPDATE SKIP LOCKED
     ) s
-    WHERE (SELECT t.active FROM core_tenants t WHERE t.id = l.tenant_id) AND NOT EXISTS (
-        SELECT FROM messaging_tenant_lanes x
-        WHERE x.tenant_id = l.tenant_id AND x.channel = %(channel)s AND x.rail = %(rail)s AND x.priority = %(priority)s
-          AND (x.paused OR (x.hold_code <> '' AND x.held_until > clock_timestamp()))
-    )
+    WHERE {singles_may_go("l.tenant_id")}
     UNION ALL
     SELECT s.id
     FROM unnest(%(blasts)s::uuid[], %(blast_sends)s::int[]) AS l (blast_id, take)
-    JOIN messaging_blasts b ON b.id = l.blast_id AND b.state = 'running'
-         AND (b.hold_code = '' OR b.held_until <= clock_timestamp())
+    JOIN messaging_blasts b ON b.id = l.blast_id AND b.state = 'running' AND NOT {BLAST_HELD}
     CROSS JOIN LATERAL (
         SELECT s.id {QUEUED_OF_BLAST}
         ORDER BY s.id LIMIT l.take FOR UPDATE SKIP LOCKED
     ) s
-    WHERE (SELECT t.active FROM core_tenants t WHERE t.id = b.tenant_id)
+    WHERE {active("b.tenant_id")}
 )
 UPDATE messaging_sends s
 SET status = CASE WHEN s.expires_at <= clock_timestamp() THEN 'expired' ELSE 'sending' END,

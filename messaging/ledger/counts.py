@@ -27,7 +27,7 @@ SELECT coalesce((SELECT floor FROM messaging_blast_fold WHERE floor <= pg_snapsh
 
 _COLUMNS = (
     "id, name, state, category, channel, rail, created_at, launched_at, finished_at, not_before, expires_at, rows_read,"
-    " planned, duplicates, rejected, isolated, hold_code, hold_detail, held_until"
+    " planned, duplicates, rejected, isolated, hold_code, hold_detail, held_until, reason"
 )
 
 READ = f"""
@@ -86,6 +86,7 @@ class BlastFacts:
     hold_code: str
     hold_detail: str
     held_until: datetime | None
+    reason: str  # why it was cancelled, if nobody asked for it
     counts: dict[SendStatus, int]
     rate: float  # sends accepted a second, over the last minute or since the launch
     uploads: int  # lists of recipients that were read into it, in part or whole

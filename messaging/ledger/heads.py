@@ -7,15 +7,15 @@ from uuid import UUID
 
 from core.db import ledger_cursor
 from messaging.ledger.candidates import Lane
+from messaging.ledger.due import single_due
 from messaging.rails import Channel, Rail
 
-_OF_SINGLES = """
+_OF_SINGLES = f"""
 SELECT l.tenant_id, l.priority, array_agg(DISTINCT s.content_id)
 FROM unnest(%(tenants)s::bigint[], %(priorities)s::smallint[], %(takes)s::int[]) AS l (tenant_id, priority, take)
 CROSS JOIN LATERAL (
     SELECT s.content_id FROM messaging_sends s
-    WHERE s.channel = %(channel)s AND s.rail = %(rail)s AND s.priority = l.priority
-      AND s.status = 'queued' AND s.blast_id IS NULL AND s.tenant_id = l.tenant_id
+    WHERE {single_due("l.priority")} AND s.tenant_id = l.tenant_id
     ORDER BY s.id LIMIT l.take
 ) s
 GROUP BY l.tenant_id, l.priority

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from core.db import LedgerCursor, ledger_cursor
 from messaging.culprits import Search
+from messaging.ledger.gate import close_blasts, close_tenants
 from messaging.ledger.record import Failure
 from messaging.rails import Channel, Rail
 
@@ -68,10 +69,17 @@ _SET = (
     " held_until = CASE WHEN %(code)s::text = '' THEN NULL"
     f" ELSE clock_timestamp() + {_SECONDS} * interval '1 second' END"
 )
-_OF_TENANTS = """
-FROM unnest(%(tenants)s::bigint[], %(priorities)s::smallint[]) AS k (tenant_id, priority)
+_KEYS = "unnest(%(tenants)s::bigint[], %(priorities)s::smallint[]) AS k (tenant_id, priority)"
+_ON_KEYS = """
 WHERE l.tenant_id = k.tenant_id AND l.channel = %(channel)s AND l.rail = %(rail)s AND l.priority = k.priority
 """
+_OF_TENANTS = f"FROM {_KEYS} {_ON_KEYS}"
+
+
+#: Of a tenant's lane: what no row says as well. Such a row is deleted.
+SAYS_NOTHING = (
+    "NOT paused AND NOT isolated AND hold_code = '' AND NOT coalesce(stalls_until > clock_timestamp(), false)"
+)
 
 
 def _write(
@@ -129,8 +137,10 @@ def lock(lanes: Collection[LaneKey]) -> None:
     singles, blasts = _split(lanes)
     with ledger_cursor() as sql:
         if singles:
+            close_tenants({k.tenant for k in singles})
             sql.run(_LOCK_TENANTS, {"tenants": [k.tenant for k in singles]})
         if blasts:
+            close_blasts(blasts)
             sql.run(_LOCK_BLASTS, {"blasts": blasts})
 
 
@@ -171,8 +181,15 @@ def hold(
 
 
 def release(channel: Channel, rail: Rail, lanes: Sequence[LaneKey]) -> None:
-    """A batch of these lanes was accepted: they are like any other again."""
+    """A batch of these lanes was accepted: they are like any other again, and what is said of none goes."""
     _write(channel, rail, lanes, isolated=False)
+    singles, _ = _split(lanes)
+    if singles:
+        with ledger_cursor() as sql:
+            sql.run(
+                f"DELETE FROM messaging_tenant_lanes l USING {_KEYS} {_ON_KEYS} AND {SAYS_NOTHING}",
+                named(channel, rail, singles),
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from core.db import ledger_cursor
+from messaging.ledger import hints
 from messaging.lifecycle import BlastState, SendStatus
 from messaging.rails import Channel, Rail
 
@@ -92,13 +93,11 @@ WITH old AS (
 )
 SELECT id, blast_id, channel, rail FROM moved
 """
-# A hint that is too low costs nothing, one that is too high half a second: the clock writes it from facts.
 _REOPEN = f"""
 UPDATE messaging_blasts b
 SET state = CASE b.state WHEN '{BlastState.FINISHED}' THEN '{BlastState.RUNNING}' ELSE b.state END,
-    finished_at = NULL, has_due = true, low = least(b.low, l.low)
-FROM unnest(%(blasts)s::uuid[], %(lows)s::uuid[]) AS l (id, low)
-WHERE b.id = l.id
+    finished_at = NULL
+WHERE b.id = ANY (%(blasts)s::uuid[])
 """
 
 
@@ -122,7 +121,8 @@ def move(ids: Sequence[UUID], *, accept: bool, by: str) -> Moved:
             if blast is not None:
                 lows[blast] = min(pk, lows.get(blast, pk))
         if lows:
-            sql.run(_REOPEN, {"blasts": list(lows), "lows": list(lows.values())})
+            sql.run(_REOPEN, {"blasts": list(lows)})
+            hints.set_due(lows)
     return Moved(frozenset(row[0] for row in rows), frozenset((Channel(row[2]), Rail(row[3])) for row in rows))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.db import ledger_cursor
-from messaging.ledger.candidates import BLAST_RUNNING, QUEUED_OF_BLAST, SINGLE_DUE, ring
+from messaging.ledger.due import HINTS, QUEUED_OF_BLAST, SENDS, due_ring, of_running, single_due
 from messaging.rails import PRIORITIES, Channel, Rail
 
 #: Sends that are counted at most, and newest dead letters and ambiguous batches that are looked at.
@@ -22,21 +22,20 @@ class RailFacts:
     oldest: float  # seconds; 0 if nothing is due
 
 
-_SENDS, _BLAST_ROWS = "messaging_sends s", "messaging_blasts b"
+#: Tenants with something due that are looked at.
+_TENANTS = 1_000
 
 
 def _rail(priority: int) -> tuple[str, str, str, str]:
-    def of(text: str) -> str:
-        return text.replace("%(priority)s", str(priority))
-
-    single, running = of(SINGLE_DUE), of(BLAST_RUNNING)
-    blasts = f"SELECT b.id, b.low FROM {_BLAST_ROWS} WHERE {running} LIMIT {_BLASTS}"
+    due, ring = single_due(priority), f"s{priority}"
+    # Every running blast has a hint, also one that is held.
+    blasts = f"SELECT h.blast_id AS id FROM {HINTS} WHERE {of_running(priority)} LIMIT {_BLASTS}"
     return (
-        ring(f"s{priority}", _SENDS, single, "true"),
-        f"SELECT 1 FROM {_SENDS} WHERE {single}",
+        due_ring(ring, priority, _TENANTS),
+        f"SELECT 1 FROM {SENDS} WHERE {due}",
         f"SELECT 1 FROM ({blasts}) b CROSS JOIN LATERAL (SELECT 1 {QUEUED_OF_BLAST} LIMIT {MOST}) s",
-        f"""SELECT f.not_before FROM s{priority} r CROSS JOIN LATERAL (
-                SELECT s.not_before FROM {_SENDS} WHERE {single} AND s.tenant_id = r.tenant_id ORDER BY s.id LIMIT 1) f
+        f"""SELECT f.not_before FROM {ring} r CROSS JOIN LATERAL (
+                SELECT s.not_before FROM {SENDS} WHERE {due} AND s.tenant_id = r.tenant_id ORDER BY s.id LIMIT 1) f
             UNION ALL
             SELECT f.not_before FROM ({blasts}) b CROSS JOIN LATERAL (
                 SELECT s.not_before {QUEUED_OF_BLAST} ORDER BY s.id LIMIT 1) f""",
@@ -44,7 +43,7 @@ def _rail(priority: int) -> tuple[str, str, str, str]:
 
 
 def statement(rail: Rail) -> str:
-    """Depth and age of one rail. Its size grows with nothing but the number of tenants and blasts (both bounded)."""
+    """Depth and age of one rail. Its cost grows with nothing but the number of tenants and blasts (both bounded)."""
     rings, singles, blasts, firsts = zip(*(_rail(priority) for priority in PRIORITIES[rail]), strict=True)
     due, first = " UNION ALL ".join(singles + blasts), " UNION ALL ".join(firsts)
     return f"""

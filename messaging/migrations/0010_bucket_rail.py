@@ -31,7 +31,7 @@ def seed_it_again(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("messaging", "0008_lanes_by_priority")]
+    dependencies = [("messaging", "0009_live_rows")]
 
     operations = [
         migrations.AlterModelOptions(

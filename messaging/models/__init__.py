@@ -8,6 +8,7 @@ from messaging.models.content import Content
 from messaging.models.counts import BlastCount, BlastDelta, BlastFold, BlastPace
 from messaging.models.idempotency import IdempotencyKey
 from messaging.models.lane import TenantLane
+from messaging.models.live import BlastHint, BlastMark, DueLane
 from messaging.models.redrive import Redrive
 from messaging.models.send import Send
 from messaging.models.sender_domain import SenderDomain
@@ -19,10 +20,13 @@ __all__ = [
     "BlastCount",
     "BlastDelta",
     "BlastFold",
+    "BlastHint",
+    "BlastMark",
     "BlastPace",
     "BlastReject",
     "BlastUpload",
     "Content",
+    "DueLane",
     "IdempotencyKey",
     "KeyAllowance",
     "RateLimitBucket",

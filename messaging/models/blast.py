@@ -13,9 +13,8 @@ from messaging.models.lane import ON_ITS_RAIL, LaneMixin
 class Blast(LaneMixin):
     """Many sends planned together from one content. Its row is their lane: paused, held and cancelled here.
 
-    `has_due` and `low` are hints (notes in docs/decisions): `low` is an id at or below its first queued send, and
-    `has_due` says that there is one. The clock writes them from facts; launch and resume set `has_due` too.
-    A wrong hint delays a marketing blast by one beat of the clock and never loses a send.
+    What changes while it is sent is kept in rows of their own: hints (`models.live`), counts (`models.counts`).
+    `reason`: why it was cancelled, if nobody asked for it.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -29,8 +28,7 @@ class Blast(LaneMixin):
     state = models.CharField(max_length=16, default=BlastState.PLANNING.value)
     not_before = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
-    has_due = models.BooleanField(default=False)
-    low = models.UUIDField(null=True, blank=True)
+    reason = models.CharField(max_length=64, db_default="", default="", blank=True)
     # Planning: how far the recipient list was read (committed together with the sends of those rows), what came of it.
     rows_read = models.BigIntegerField(default=0)
     planned = models.BigIntegerField(default=0)
@@ -56,12 +54,13 @@ class Blast(LaneMixin):
             ),
         ]
         indexes = [
+            # What the clock walks: neither drafts nor what is paused, however many there are.
             models.Index(
-                name="messaging_blasts_ring",
-                fields=["channel", "rail", "priority", "tenant", "id"],
-                condition=models.Q(state="running", has_due=True),
+                name="messaging_blasts_moving",
+                fields=["id"],
+                condition=models.Q(finished_at=None, state__in=["running", "cancelled"]),
             ),
-            models.Index(name="messaging_blasts_live", fields=["id"], condition=models.Q(finished_at=None)),
+            models.Index(name="messaging_blasts_drafts", fields=["created_at"], condition=models.Q(state="planning")),
             models.Index(name="messaging_blasts_tenant", fields=["tenant", "id"]),
         ]
 

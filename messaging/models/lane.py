@@ -74,6 +74,14 @@ class TenantLane(LaneMixin):
                 condition=models.Q(hold_code="") | models.Q(held_until__isnull=False),
             ),
         ]
+        indexes = [
+            # Rows that say nothing, which the clock deletes.
+            models.Index(
+                name="messaging_tenant_lanes_idle",
+                fields=["id"],
+                condition=models.Q(paused=False, isolated=False, hold_code=""),
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.channel} {self.rail} {self.priority}"

@@ -17,6 +17,8 @@ from messaging.planner.uploads import check_none_is_read
 log = logging.getLogger(__name__)
 
 OPERATION = "blasts"  # of its idempotency keys
+#: Why a blast is given up.
+NO_RECIPIENTS = "no_valid_recipients"
 
 
 def launch_blast(blast_id: UUID, *, tenant_id: int | None = None, again: bool = True) -> Blast:
@@ -37,22 +39,22 @@ def launch_blast(blast_id: UUID, *, tenant_id: int | None = None, again: bool = 
         if not blast.planned:
             raise InvalidInput("no_valid_recipients", "The blast has no recipients yet: add some, then launch it.")
         blast.state = BlastState.RUNNING
-        make_due(blast)
         blast.launched_at = Now()
-        blast.save(update_fields=["state", "has_due", "low", "launched_at"])
+        blast.save(update_fields=["state", "launched_at"])
+        make_due(blast)
     blast.refresh_from_db()
     log.info("blast_launched", extra={"blast": blast.pk, "tenant": blast.tenant_id, "planned": blast.planned})
     return blast
 
 
-def give_up(blast: Blast, reason: str = "no_valid_recipients") -> bool:
+def give_up(blast: Blast, reason: str = NO_RECIPIENTS) -> bool:
     """Cancel a blast that was planned to its end and has no send. False if that is not what it is any more.
 
     Its idempotency key is released: whoever corrects the list may use it again. The blast stays, for its rejected rows.
     """
     with transaction.atomic():
         empty = Blast.objects.filter(pk=blast.pk, state=BlastState.PLANNING, planned=0)
-        if not empty.update(state=BlastState.CANCELLED):
+        if not empty.update(state=BlastState.CANCELLED, reason=reason):
             return False
         keys = IdempotencyKey.objects.filter(tenant_id=blast.tenant_id, operation=OPERATION)
         keys.filter(answer__blast_id=str(blast.pk)).delete()

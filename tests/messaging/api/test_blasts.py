@@ -38,6 +38,7 @@ def test_an_empty_blast_is_made_and_found(blasts: Blasts) -> None:
         "id": body["id"],
         "name": "Spring",
         "state": "planning",
+        "reason": None,
         "category": "marketing",
         "channel": "email",
         "rail": "marketing",

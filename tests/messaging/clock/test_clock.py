@@ -19,7 +19,7 @@ from devtools.stack import url_of
 from messaging.clock import run_once, steps
 from messaging.clock.tickets import re_ticket
 from messaging.lanes import cancel_blast, pause_blast
-from messaging.models import Blast, Send, SenderHold
+from messaging.models import BlastHint, BlastMark, Send, SenderHold
 from messaging.rails import Channel, Rail, queue_name
 from tests.factories import insert_raw, make_blast, make_tenant, statuses, submit_some
 from tests.messaging.ledger.plans import generic_plan
@@ -91,19 +91,25 @@ def test_hints_follow_the_facts_both_ways() -> None:
     blast = make_blast(make_tenant(), 3)
     first = Send.objects.order_by("id").first()
     assert first is not None
-    Blast.objects.update(has_due=False, low=None)
+    hint = BlastHint.objects.get(pk=blast.pk)
+    BlastHint.objects.update(has_due=False, low=None)
     assert steps.refresh_hints() == 1
-    blast.refresh_from_db()
-    assert (blast.has_due, blast.low) == (True, first.pk)
+    hint.refresh_from_db()
+    assert (hint.has_due, hint.low) == (True, first.pk)
     # A send that went back to waiting below `low` is found again.
-    Blast.objects.update(low=Send.objects.order_by("-id").values("id")[:1])
+    Send.objects.filter(pk=first.pk).update(status="sending", batch_id=first.pk)
+    assert sum(steps.refresh_hints() for _ in range(steps.TURNS)) == 1
+    hint.refresh_from_db()
+    assert hint.low > first.pk
+    Send.objects.filter(pk=first.pk).update(status="queued")
     steps.refresh_hints()
-    blast.refresh_from_db()
-    assert blast.low == first.pk
+    assert BlastMark.objects.count() == 0
+    hint.refresh_from_db()
+    assert hint.low == first.pk
     Send.objects.update(status="sent", accepted_at=timezone.now())
     steps.refresh_hints()
-    blast.refresh_from_db()
-    assert blast.has_due is False
+    hint.refresh_from_db()
+    assert hint.has_due is False
     assert steps.refresh_hints() == 0
 
 
@@ -133,6 +139,7 @@ def test_a_blast_without_an_open_send_is_finished_also_with_ambiguous_ones() -> 
     one = Send.objects.first()
     assert one is not None
     Send.objects.filter(pk=one.pk).update(status="ambiguous", batch_id=one.pk)
+    steps.refresh_hints()
     assert steps.finish_blasts() == 1
     blast.refresh_from_db()
     assert blast.state == "finished"

@@ -14,15 +14,16 @@ from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from core import crypto
-from core.models import DeadLetter
+from core.models import DeadLetter, Tenant
 from messaging import buckets
 from messaging.clock import run_once, steps
+from messaging.clock.lanes import judge_lanes
 from messaging.contents import kept
 from messaging.dispatch import search, turn
 from messaging.lanes import cancel_blast
 from messaging.ledger import lanes
 from messaging.ledger.lanes import LaneKey
-from messaging.models import Batch, Content, RateLimitBucket, Send, TenantLane
+from messaging.models import Batch, BlastHint, Content, DueLane, RateLimitBucket, Send, TenantLane
 from messaging.providers.base import Confirmation
 from messaging.providers.registry import adapter_for, adapters
 from messaging.providers.resend import ResendAdapter
@@ -167,12 +168,11 @@ def test_a_locked_blast_does_not_stop_the_clock(rig: Rig, impatient: None) -> No
     locked, free = make_blast(make_tenant("a"), 3), make_blast(make_tenant("b"), 3)
     with _somebody_else() as other:
         other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR UPDATE", [locked.pk])
+        other.execute("SELECT FROM messaging_blast_hints WHERE blast_id = %s FOR UPDATE", [locked.pk])
         assert run_once(1).failed == ()
-        free.refresh_from_db()
-        assert free.low is not None
+        assert [hint.pk for hint in BlastHint.objects.filter(low__isnull=False)] == [free.pk]
     run_once(1)
-    locked.refresh_from_db()
-    assert locked.low is not None
+    assert BlastHint.objects.filter(low__isnull=False).count() == 2
 
 
 def test_a_blast_that_claims_hold_all_the_time_gets_its_hint(rig: Rig) -> None:
@@ -185,7 +185,7 @@ def test_a_blast_that_claims_hold_all_the_time_gets_its_hint(rig: Rig) -> None:
 def test_the_clock_s_hints_stop_no_claim(rig: Rig, impatient: None) -> None:
     blast = make_blast(make_tenant(), 3)
     with _somebody_else() as other:
-        other.execute("UPDATE messaging_blasts SET has_due = true WHERE id = %s", [blast.pk])
+        other.execute("UPDATE messaging_blast_hints SET has_due = true WHERE blast_id = %s", [blast.pk])
         rig.turn(Rail.MARKETING)
     assert statuses() == {"failed": 3}  # claimed; what SQL wrote cannot be opened
 
@@ -231,24 +231,78 @@ def test_clearing_cancelled_blasts_is_bounded_and_passes_over_those_that_wait_fo
 # ------------------------------------------------------------------------------------------------------- the ring, lanes
 
 
-def test_a_thousand_closed_tenants_hide_nobody(rig: Rig) -> None:
-    first = make_tenant("first")
-    content = make_content(first)
+CLOSED: dict[str, str] = {
+    "inactive": "UPDATE core_tenants SET active = false WHERE slug LIKE 'closed-%'",
+    "paused": (
+        "INSERT INTO messaging_tenant_lanes (tenant_id, channel, rail, priority, paused, isolated, hold_code, hold_detail,"
+        " hold_seconds) SELECT id, 'email', 'transactional', 0, true, false, '', '', 0 FROM core_tenants"
+        " WHERE slug LIKE 'closed-%'"
+    ),
+    "held": (
+        "INSERT INTO messaging_tenant_lanes (tenant_id, channel, rail, priority, paused, isolated, hold_code, hold_detail,"
+        " hold_seconds, held_until) SELECT id, 'email', 'transactional', 0, false, true, 'refused', '', 600,"
+        " now() + interval '10 minutes' FROM core_tenants WHERE slug LIKE 'closed-%'"
+    ),
+}
+
+
+def _crowd(content: int, count: int) -> None:
+    """As many tenants, each with one code that is due."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO core_tenants (slug, name, active) SELECT 'x' || i, 'x', false FROM generate_series(1, 2300) i"
+            "INSERT INTO core_tenants (slug, name, active) SELECT 'closed-' || i, 'x', true FROM generate_series(1, %s) i",
+            [count],
         )
         cursor.execute(
             "INSERT INTO messaging_sends (id, tenant_id, content_id, channel, category, rail, priority, status,"
             " fingerprint, sealed, attempts) SELECT gen_random_uuid(), t.id, %s, 'email', 'transactional', 'transactional',"
-            " 0, 'queued', '\\x00', '\\x00', 0 FROM core_tenants t WHERE NOT active",
+            " 0, 'queued', '\\x00', '\\x00', 0 FROM core_tenants t WHERE slug LIKE 'closed-%%'",
             [content],
         )
+
+
+@pytest.mark.parametrize("how", CLOSED)
+def test_closed_tenants_hide_nobody_while_a_busy_one_always_has_work(rig: Rig, how: str) -> None:
+    busy = make_tenant("busy")
+    submit_some(busy, 500)
+    _crowd(make_content(busy), 5_000)
+    with connection.cursor() as cursor:
+        cursor.execute(CLOSED[how])
     last = make_tenant("last")
-    for tenant in (last, first, last):  # behind them, before them, and behind them again
-        submit_some(tenant, 1)
-        rig.turn()
-        assert set(statuses(tenant=tenant)) == {"sent"}
+    while judge_lanes():
+        pass
+    submit_some(last, 1)
+    rig.turn()
+    rig.turn()
+    assert (set(statuses(tenant=last)), statuses(tenant=busy)["queued"] > 0) == ({"sent"}, True)
+
+
+def test_starved_tenants_take_no_places_and_hide_nobody(rig: Rig) -> None:
+    busy = make_tenant("busy")
+    submit_some(busy, 300)
+    _crowd(make_content(busy), 1_500)
+    starved = list(Tenant.objects.filter(slug__startswith="closed-").values_list("pk", flat=True))
+    search.memory_of("resend", Channel.EMAIL, Rail.TRANSACTIONAL).rest(starved, 60)
+    last = make_tenant("last")
+    submit_some(last, 1)
+    rig.turn()
+    assert set(statuses(tenant=last)) == {"sent"}
+
+
+@pytest.mark.parametrize("how", CLOSED)
+def test_a_lane_that_opens_again_is_found_at_once(rig: Rig, how: str) -> None:
+    """Without a beat of the clock: what opens it leaves a mark."""
+    tenant = make_tenant("closed-x")
+    submit_some(tenant, 1)
+    with connection.cursor() as cursor:
+        cursor.execute(CLOSED[how])
+    judge_lanes()
+    assert [lane.judged and lane.closed_until is not None for lane in DueLane.objects.all()] == [True]
+    assert rig.turn() is None
+    TenantLane.objects.all().update(paused=False, held_until=timezone.now())
+    Tenant.objects.all().update(active=True)
+    rig.turn()
+    assert statuses() == {"sent": 1}
 
 
 def test_a_lane_that_goes_alone_is_not_kept_out_by_the_others(rig: Rig) -> None:

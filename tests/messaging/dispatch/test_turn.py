@@ -30,7 +30,7 @@ from messaging.providers.registry import adapter_for
 from messaging.rails import Channel, Rail, queue_name
 from messaging.sealing import seal_recipient
 from messaging.submission import submit_many
-from tests.factories import make_tenant, request, statuses, submit_some
+from tests.factories import hint_due, make_tenant, request, statuses, submit_some
 from tests.rig import Rig, prepare, seed_buckets
 
 
@@ -58,8 +58,8 @@ def _into_blast(tenant: Tenant, count: int, **values: Any) -> Blast:
         rail="marketing",
         priority=2,
         state="running",
-        has_due=True,
     )
+    hint_due(blast)
     Send.objects.filter(pk__in=[s.id for s in sends]).update(blast=blast)
     return blast
 

@@ -11,6 +11,12 @@ from typing import Any
 from django.db import connection
 from psycopg import sql
 
+#: Tables that grow with every send, and those that grow with tenants and blasts.
+LEDGER = {"messaging_sends", "messaging_batches", "core_processed_jobs"}
+BIG = LEDGER | {"messaging_blasts", "messaging_tenant_lanes", "messaging_due_lanes", "core_tenants"}
+#: A bitmap of a partial index on what is live is bounded, but for sends.
+_WALKS = {("Seq Scan", True), ("Seq Scan", False), ("Bitmap Heap Scan", True)}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -33,8 +39,8 @@ class Plan:
         return [
             f"{node['Node Type']} on {node['Relation Name']}"
             for node in self.nodes()
-            if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")
-            and node["Relation Name"] in ("messaging_sends", "messaging_batches", "core_processed_jobs")
+            if (node["Node Type"], node.get("Relation Name") in LEDGER) in _WALKS
+            and node["Relation Name"] in BIG
             and node["Actual Loops"] > 0
             and not _nearly_empty(node)
         ] + [
@@ -72,8 +78,9 @@ def generic_plan(statement: str, parameters: Mapping[str, Any]) -> Plan:
         cursor.execute(f"PREPARE under_test AS {prepared}")
         try:
             arguments = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in names)
+            given = sql.SQL("({})").format(arguments) if names else sql.SQL("")
             cursor.execute(
-                sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE under_test ({})").format(arguments)
+                sql.SQL("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE under_test {}").format(given)
             )
             found = cursor.fetchone()[0]
         finally:

@@ -27,7 +27,7 @@ from messaging.providers.base import Answer, Verdict
 from messaging.providers.registry import adapters
 from messaging.rails import Channel, Rail
 from messaging.redriving import redrive
-from tests.factories import make_blast, make_tenant, statuses, submit_some
+from tests.factories import hint_due, make_blast, make_tenant, statuses, submit_some
 from tests.messaging.providers.confirmations import Verifiable
 from tests.rig import Rig, prepare
 
@@ -83,7 +83,7 @@ def test_what_was_stopped_between_search_and_claim_is_not_claimed(rig: Rig, what
     sends = submit_some(tenant, 3, category="marketing")
     if in_blast:
         blast = make_blast(tenant, 0)
-        Blast.objects.update(has_due=True)
+        hint_due(blast)
         Send.objects.filter(pk__in=[s.id for s in sends]).update(blast=blast)
     grant = _grant(Rail.MARKETING)
     assert sum(take.sends for take in grant.takes) == 3

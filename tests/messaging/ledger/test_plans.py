@@ -1,87 +1,63 @@
-"""The cost of the ledger's statements is flat: with a million queued sends, paused lanes, and an old snapshot that keeps
-every dead row and index entry alive, each touches about as many pages as with ten thousand sends."""
+"""What a statement of search, claim, record, clock, depth and scrape costs does not depend on what is over, or closed.
+
+A million queued sends; and 200,000 drafts, 100,000 rows of released lanes, 20,000 finished blasts, batches and jobs, 300 paused
+blasts and 5,000 closed tenants with due sends among those that are open. Then with an old snapshot, which keeps every dead
+row and index entry alive.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 from django.db import connection, transaction
 
 from core.ids import new_id
-from messaging.clock import steps
-from messaging.clock.tickets import _WORK
+from messaging.clock import lanes as clock_lanes
+from messaging.clock import steps, tickets
 from messaging.ledger import claim, record
-from messaging.ledger.candidates import _REPLAY, CANDIDATES
+from messaging.ledger.candidates import _REPLAY, CANDIDATES, candidates
+from messaging.metrics import ledger as metrics
 from messaging.rails import Channel, Rail
-from tests.factories import insert_raw, make_blast, make_tenant
+from messaging.yielding.depth import COUNT, WHO
+from tests.messaging.ledger.loaded import Loaded, loaded_ledger
 from tests.messaging.ledger.plans import Plan, generic_plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db, pytest.mark.timeout(300)]
 
-MARKETING = {"channel": "email", "rail": "marketing", "priority": 2}
-TRANSACTIONAL = {"channel": "email", "rail": "transactional", "priority": 0}
+EMAIL = {"channel": "email"}
+MARKETING = EMAIL | {"rail": "marketing", "priority": 2}
+TRANSACTIONAL = EMAIL | {"rail": "transactional", "priority": 0}
 LOOK = {"cursor": 0, "starved": [], "max_batch": 100, "full": False}
+NIL = UUID(int=0)
 
 
-#: What a ledger has of them: an empty table is rightly read from end to end.
-_OLD_BATCHES = """
-WITH old AS (
-    INSERT INTO messaging_batches (id, provider, channel, rail, state, send_ids, digest, idempotency_key, rendered_at, attempts,
-                                   created_at, finished_at)
-    SELECT gen_random_uuid(), 'resend', 'email', 'marketing', 'accepted', ARRAY[gen_random_uuid()], '\\x00', i::text, now(), 1,
-           now(), now()
-    FROM generate_series(1, 20000) i RETURNING id
-)
-INSERT INTO core_processed_jobs (job_key, fence, lease_until, created_at, done_at)
-SELECT 'batch:' || id, 1, now(), now(), now() FROM old
-"""
+@pytest.fixture(scope="module")
+def loaded(django_db_setup: None, django_db_blocker: Any) -> Iterator[Loaded]:
+    with django_db_blocker.unblock(), loaded_ledger() as found:
+        yield found
 
 
 @pytest.fixture
-def loaded(transactional_db: None) -> dict[str, Any]:
-    """A million sends in one blast, 100 small blasts of as many tenants, 300 paused blasts, single sends of both rails."""
-    big = make_tenant("big")
-    blast = make_blast(big, 1_000_000)
-    for i in range(100):
-        make_blast(make_tenant(f"small-{i}"), 5)
-    for i in range(300):
-        make_blast(make_tenant(f"paused-{i}"), 50, state="paused")
-    singles = [make_tenant(f"single-{i}") for i in range(50)]
-    for tenant in singles:
-        insert_raw(tenant, 50)
-        insert_raw(tenant, 5, category="transactional")
-    with connection.cursor() as cursor:
-        cursor.execute(_OLD_BATCHES)
-        cursor.execute(
-            "ANALYZE messaging_sends, messaging_blasts, messaging_batches, core_processed_jobs, core_tenants"
-        )
-    steps.refresh_hints()
-    return {"big": big, "blast": blast, "singles": [t.pk for t in singles]}
-
-
-@pytest.fixture
-def old_snapshot(loaded: dict[str, Any]) -> Iterator[None]:
+def old_snapshot(loaded: Loaded) -> Iterator[None]:
     """Somebody's export: a transaction that has looked at the ledger and stays open while 40,000 sends are claimed."""
-    other = psycopg.connect(**{k: v for k, v in connection.get_connection_params().items() if k in _CONNECT})
-    with other:
+    keys = ("dbname", "user", "password", "host", "port")
+    with psycopg.connect(**{k: v for k, v in connection.get_connection_params().items() if k in keys}) as other:
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT count(*) FROM core_tenants")
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE messaging_sends SET status = 'sent', accepted_at = now(), batch_id = id WHERE id = ANY (ARRAY("
                 "SELECT id FROM messaging_sends WHERE blast_id = %s AND status = 'queued' ORDER BY id LIMIT 40000))",
-                [loaded["blast"].pk],
+                [loaded.blast.pk],
             )
-        steps.refresh_hints()
+        for _ in range(steps.TURNS):
+            steps.refresh_hints()
         yield
         other.rollback()
-    other.close()
-
-
-_CONNECT = ("dbname", "user", "password", "host", "port")
 
 
 def _explain(sql: str, parameters: dict[str, Any]) -> Plan:
@@ -91,60 +67,128 @@ def _explain(sql: str, parameters: dict[str, Any]) -> Plan:
     return plan
 
 
-def _claim_parameters(loaded: dict[str, Any], sends: int) -> dict[str, Any]:
-    return MARKETING | {
-        "batch": new_id(),
-        "tenants": [],
-        "sends": [],
-        "blasts": [loaded["blast"].pk],
-        "blast_sends": [sends],
-    }
-
-
 def _check(plan: Plan, pages: int) -> None:
     assert plan.offences() == []
     assert plan.buffers <= pages, f"{plan.buffers} pages"
 
 
-def test_candidates_claim_and_record_read_a_bounded_number_of_pages(loaded: dict[str, Any]) -> None:
+def _claim_of(loaded: Loaded, sends: int) -> dict[str, Any]:
+    return MARKETING | {
+        "batch": new_id(),
+        "tenants": [],
+        "sends": [],
+        "blasts": [loaded.blast.pk],
+        "blast_sends": [sends],
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ search, claim
+
+
+@pytest.mark.parametrize("cursor", ["from the start", "from the middle", "from the end"])
+def test_a_look_for_codes_is_spared_the_closed_and_the_idle(loaded: Loaded, cursor: str) -> None:
+    at = {"from the start": 0, "from the middle": loaded.singles[50] - 1, "from the end": 10**9}[cursor]
+    _check(_explain(CANDIDATES, TRANSACTIONAL | LOOK | {"cursor": at}), 2_500)
+    found = candidates(Channel.EMAIL, Rail.TRANSACTIONAL, 0, cursor=at, starved=(), max_batch=100)
+    assert {lane.tenant for lane in found} == set(loaded.singles)
+
+
+def test_candidates_and_claim_read_a_bounded_number_of_pages(loaded: Loaded) -> None:
     _check(_explain(CANDIDATES, MARKETING | LOOK), 6_000)
-    _check(_explain(CANDIDATES, MARKETING | LOOK | {"full": True}), 6_000)
-    _check(_explain(CANDIDATES, MARKETING | LOOK | {"cursor": loaded["singles"][10]}), 6_000)
-    _check(_explain(CANDIDATES, TRANSACTIONAL | LOOK), 1_500)
-    _check(_explain(claim._TAKE, _claim_parameters(loaded, 100)), 5_000)
-    singles = {"tenants": loaded["singles"], "sends": [2] * 50, "blasts": [], "blast_sends": []}
+    _check(_explain(CANDIDATES, MARKETING | LOOK | {"full": True}), 7_500)
+    _check(_explain(CANDIDATES, MARKETING | LOOK | {"cursor": loaded.singles[10]}), 6_000)
+    _check(_explain(CANDIDATES, TRANSACTIONAL | LOOK | {"priority": 1}), 500)
+    _check(_explain(claim._TAKE, _claim_of(loaded, 100)), 5_000)
+    singles = {"tenants": loaded.singles, "sends": [1] * 100, "blasts": [], "blast_sends": []}
     _check(_explain(claim._TAKE, MARKETING | {"batch": new_id()} | singles), 6_000)
+    _check(_explain(claim._LOCK_TENANTS, {"ids": loaded.singles}), 1_000)
+    _check(_explain(claim._LOCK_BLASTS, {"ids": [loaded.blast.pk]}), 50)
     _check(_explain(_REPLAY, MARKETING | {"provider": "resend", "passed": []}), 50)
-    _check(_explain(_WORK, MARKETING | {"provider": "resend", "priorities": [2]}), 50)
 
 
-def test_a_claim_costs_the_same_per_send_whatever_the_backlog(loaded: dict[str, Any]) -> None:
-    ten = _explain(claim._TAKE, _claim_parameters(loaded, 10)).buffers
-    hundred = _explain(claim._TAKE, _claim_parameters(loaded, 100)).buffers
+def test_a_claim_costs_the_same_per_send_whatever_the_backlog(loaded: Loaded) -> None:
+    ten = _explain(claim._TAKE, _claim_of(loaded, 10)).buffers
+    hundred = _explain(claim._TAKE, _claim_of(loaded, 100)).buffers
     assert hundred <= 10 * ten + 200
 
 
-def test_accepting_a_batch_reads_its_own_sends_only(loaded: dict[str, Any]) -> None:
+def test_accepting_a_batch_reads_its_own_sends_only(loaded: Loaded) -> None:
     batch = new_id()
-    with transaction.atomic():
-        lane = claim.Take(loaded["big"].pk, 2, loaded["blast"].pk, 100)
-        sends, _ = claim.take(Channel.EMAIL, Rail.MARKETING, 2, batch, [lane])
-        plan = generic_plan(
-            record._ACCEPT,
-            {
-                "batch": batch,
-                "ids": [s.id for s in sends],
-                "provider_ids": ["x"] * len(sends),
-                "from": ["sending", "ambiguous"],
-            },
-        )
-        transaction.set_rollback(True)
+    lane = claim.Take(loaded.big, 2, loaded.blast.pk, 100)
+    sends, _ = claim.take(Channel.EMAIL, Rail.MARKETING, 2, batch, [lane])
+    ids = {"ids": [s.id for s in sends], "provider_ids": ["x"] * len(sends), "from": ["sending", "ambiguous"]}
+    plan = generic_plan(record._ACCEPT, {"batch": batch} | ids)
     assert len(sends) == 100
     _check(plan, 6_000)
 
 
 @pytest.mark.usefixtures("old_snapshot")
-def test_an_old_snapshot_does_not_make_claims_dearer(loaded: dict[str, Any]) -> None:
+def test_an_old_snapshot_does_not_make_claims_dearer(loaded: Loaded) -> None:
     """40,000 claimed sends are still in the index for the snapshot's sake: `low` steps over them."""
     _check(_explain(CANDIDATES, MARKETING | LOOK), 6_000)
-    _check(_explain(claim._TAKE, _claim_parameters(loaded, 100)), 5_000)
+    _check(_explain(claim._TAKE, _claim_of(loaded, 100)), 5_000)
+    _check(_explain(steps.FACTS, {"after": NIL, "limit": 2_000}), 1_500)
+    _check(_explain(steps._LOCK_RUN_OUT, {"limit": 5_000}), 1_000)
+
+
+# -------------------------------------------------------------------------------------------------------------- clock
+
+BEAT: dict[str, tuple[Callable[[], str], dict[str, Any], int]] = {
+    "wake": (lambda: steps._WAKE, {"priority": 1, "limit": 5_000}, 50),
+    "expire": (lambda: steps._EXPIRE, {"limit": 5_000}, 50),
+    "clear cancelled, queued": (lambda: steps._CLEAR % {"status": "queued"}, {"limit": 5_000}, 50),
+    "clear cancelled, scheduled": (lambda: steps._CLEAR % {"status": "scheduled"}, {"limit": 5_000}, 50),
+    "marks of blasts": (lambda: steps._MARKS, {"limit": 5_000}, 50),
+    "hints": (lambda: steps.FACTS, {"after": NIL, "limit": 2_000}, 1_500),
+    "finish": (lambda: steps._LOCK_RUN_OUT, {"limit": 5_000}, 1_000),
+    "judge": (lambda: clock_lanes.JUDGE, {"limit": 5_000, "open": 500, "after": 0}, 4_000),
+    "missing": (
+        # A thousand tenants, every five seconds.
+        lambda: clock_lanes.MISSING,
+        {"channel": "", "rail": "", "priority": 0, "tenant": 0},
+        8_000,
+    ),
+    "idle lanes": (lambda: clock_lanes.IDLE, {}, 100),
+    "drafts": (lambda: steps.EXPIRE_DRAFTS, {"limit": 5_000, "days": 7}, 50),
+    "old keys": (lambda: steps._PRUNE_KEYS, {"limit": 5_000, "days": 7}, 50),
+    "old jobs": (lambda: steps._PRUNE_JOBS, {"limit": 5_000, "days": 7}, 50),
+    "work, transactional": (
+        lambda: tickets.statement(Rail.TRANSACTIONAL),
+        EMAIL | {"rail": "transactional", "provider": "resend"},
+        50,
+    ),
+    "work, marketing": (
+        lambda: tickets.statement(Rail.MARKETING),
+        EMAIL | {"rail": "marketing", "provider": "resend"},
+        50,
+    ),
+}
+
+
+@pytest.mark.usefixtures("loaded")
+@pytest.mark.parametrize("step", BEAT)
+def test_a_beat_pays_for_what_is_live_only(step: str) -> None:
+    statement, parameters, pages = BEAT[step]
+    _check(_explain(statement(), parameters), pages)
+
+
+# ------------------------------------------------------------------------------------------------------ depth, scrape
+
+
+def test_a_look_at_the_depth_reads_a_bounded_number_of_pages(loaded: Loaded) -> None:
+    rail = EMAIL | {"rail": "transactional"}
+    who = _explain(WHO, rail)
+    assert who.root["Actual Rows"] == loaded.codes + 1, "none of those that are closed"
+    _check(who, 2_500)
+    tenants = {"tenants": [loaded.big, *loaded.singles], "singles": [3] * 101}
+    _check(_explain(COUNT, rail | tenants | {"most": [2_000] * 101, "limit": 100}), 400)
+    _check(_explain(COUNT, rail | tenants | {"most": [2_000] * 101, "limit": 5_000}), 6_000)
+    one = {"tenants": [loaded.big], "singles": [0], "most": [1_000_000], "limit": 1_000}
+    _check(_explain(COUNT, rail | one), 1_500)
+
+
+@pytest.mark.usefixtures("loaded")
+@pytest.mark.parametrize("rail", list(Rail))
+def test_a_scrape_reads_a_bounded_number_of_pages(rail: Rail) -> None:
+    # It counts what waits, closed or not, and looks at a thousand tenants of each priority.
+    _check(_explain(metrics.statement(rail), EMAIL | {"rail": rail}), 3_000 if rail is Rail.MARKETING else 20_000)

@@ -18,7 +18,7 @@ from core.models import Tenant
 from messaging.errors import Conflict, InvalidInput, NotFound
 from messaging.lanes import cancel_blast
 from messaging.lifecycle import BlastState, SendStatus
-from messaging.models import Blast, BlastReject, Send
+from messaging.models import Blast, BlastHint, BlastReject, Send
 from messaging.planner import Progress, launch_blast
 from messaging.planner.rows import Recipient, Reject, Row, chunks
 from tests.factories import allow_blasts, make_tenant, statuses
@@ -37,7 +37,8 @@ def test_sends_of_a_blast(tenant: Tenant) -> None:
     assert {
         (s.tenant_id, s.content_id, s.category, s.rail, s.priority, s.status, s.attempts) for s in (first, second)
     } == {(tenant.pk, blast.content_id, "marketing", "marketing", 2, "queued", 0)}
-    assert (blast.state, blast.has_due, blast.low, blast.name) == ("running", True, first.pk, "Spring")
+    assert (blast.state, blast.name) == ("running", "Spring")
+    assert list(BlastHint.objects.values_list("blast_id", "has_due", "low")) == [(blast.pk, True, first.pk)]
     assert blast.launched_at is not None
 
 
@@ -153,7 +154,7 @@ def test_schedule_and_expiry(tenant: Tenant) -> None:
     assert set(Send.objects.values_list("not_before", "expires_at")) == {(start, end)}
     blast = Blast.objects.get(pk=result.blast_id)
     # Running, with nothing to find yet: the clock says when there is.
-    assert (blast.state, blast.has_due, blast.low) == ("running", False, None)
+    assert (blast.state, list(BlastHint.objects.all())) == ("running", [])
 
 
 def test_start_in_the_past_is_due(tenant: Tenant) -> None:

@@ -15,6 +15,7 @@ from core.db import ledger_cursor
 from core.governor import Governor
 from core.models import Tenant
 from messaging import buckets
+from messaging.clock.lanes import judge_lanes
 from messaging.lanes import pause_blast, pause_tenant_lane
 from messaging.models import Blast, RateLimitBucket, Send, TenantLane
 from messaging.providers.registry import adapter_for
@@ -214,3 +215,18 @@ def test_a_look_at_a_rail_that_keeps_up_is_one_or_two_statements_and_no_call_of_
     assert (len(opened), len(others)) == (statements, 0)  # a cursor runs one statement here
     after = redis.info("commandstats")
     assert {n for n in after if after[n]["calls"] != before.get(n, {"calls": 0})["calls"]} <= {"cmdstat_info"}
+
+
+@pytest.mark.parametrize("how", ["paused", "held"])
+def test_a_closed_product_lane_leaves_the_tenant_s_login_codes_in_the_depth(
+    redis: Redis, acme: Tenant, how: str
+) -> None:
+    insert_raw(acme, 3, category="transactional")
+    insert_raw(acme, 40, category="product")
+    closed = (
+        {"paused": True} if how == "paused" else {"hold_code": "refused", "held_until": timezone.now() + timedelta(1)}
+    )
+    TenantLane.objects.create(tenant=acme, channel="email", rail="transactional", priority=1, **closed)
+    for _ in range(2):
+        assert depth(redis) == 3
+        judge_lanes()
