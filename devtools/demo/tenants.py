@@ -29,13 +29,17 @@ def set_limits(rate: int) -> None:
 
 def set_up(rate: int) -> dict[str, str]:
     from core.models import ApiKey, Tenant
-    from messaging.models import SenderDomain
+    from messaging.models import SenderDomain, TenantAllowance
 
     set_limits(rate)
     keys: dict[str, str] = {}
     for slug, name in TENANTS.items():
         tenant = Tenant.objects.create(slug=slug, name=name)
         SenderDomain.objects.create(tenant=tenant, domain=f"{slug}.example")
+        # For the load profile that floods the transactional rail with one list.
+        TenantAllowance.objects.create(
+            tenant=tenant, blast_categories=["marketing", "product"], max_priority_blast=1_000_000
+        )
         _, keys[slug] = ApiKey.issue(tenant, "demo")
     return keys
 
