@@ -9,6 +9,7 @@ from __future__ import annotations
 from django.db import transaction
 
 from core.db import ledger_cursor
+from messaging.ledger.due import NOW
 from messaging.lifecycle import OPEN, BlastState, SendStatus
 
 #: Days for which a key is honoured after the end of what it was used for.
@@ -23,7 +24,7 @@ _MAY_GO_ON = ", ".join(f"'{status}'" for status in sorted(OPEN | {SendStatus.FAI
 PRUNE = f"""
 WITH due AS (
     SELECT id, operation, answer, over FROM messaging_idempotency_keys
-    WHERE keep_until <= clock_timestamp() ORDER BY keep_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    WHERE keep_until <= {NOW} ORDER BY keep_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), judged AS (
     SELECT d.id, w.open, CASE
         WHEN w.open OR (w.ended IS NULL AND NOT d.over) THEN clock_timestamp() + %(days)s * interval '1 day'

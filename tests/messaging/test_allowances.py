@@ -43,7 +43,7 @@ def blasts() -> Blasts:
 
 @pytest.fixture
 def chunk_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda count: monkeypatch.setattr(fill, "chunks", lambda rows: chunks(rows, max_rows=count))
+    return lambda count: monkeypatch.setattr(fill, "chunks", lambda rows, **more: chunks(rows, max_rows=count, **more))
 
 
 def allow(tenant: Tenant, **values: Any) -> None:

@@ -14,7 +14,8 @@ from dramatiq.worker import WorkerThread
 
 import messaging.tasks  # noqa: F401
 from core.models import DeadLetter
-from messaging.dispatch import batch, turn
+from messaging.dispatch import turn
+from messaging.ledger import claim
 from messaging.models import Send
 from messaging.rails import Channel, Rail, actor_name, queue_name
 from tests.factories import make_tenant, statuses, submit_some
@@ -71,7 +72,7 @@ def test_a_bug_after_the_request_loses_and_doubles_nothing(rig: Rig, monkeypatch
 
 
 def test_a_bug_in_the_claim_is_met_again_and_again_and_is_one_letter(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    _break(monkeypatch, batch, "_render", LookupError(), 5)
+    _break(monkeypatch, claim, "take", LookupError(), 5)
     submit_some(make_tenant(), 3)
     for times in range(1, 6):
         _serve_ticket()

@@ -330,7 +330,12 @@ def test_a_reason_takes_the_failed_ones_of_that_reason_and_says_which_are_ambigu
     DeadLetter.objects.filter(send_id__in=_failed_for_another).update(reason="not_a_recipient")
     unclear = submit_some(tenant, 1)[0].id
     batch = Batch.objects.create(
-        channel="email", rail="transactional", state="ambiguous", send_ids=[unclear], rendered_at="2030-01-01T00:00Z"
+        channel="email",
+        rail="transactional",
+        state="ambiguous",
+        send_ids=[unclear],
+        digest=b"",
+        rendered_at="2030-01-01T00:00Z",
     )
     Send.objects.filter(pk=unclear).update(status="ambiguous", batch_id=batch.pk, error_code="attempts_exhausted")
     done = redrive(reason="attempts_exhausted", tenant=tenant)

@@ -464,15 +464,14 @@ def test_a_batch_that_somebody_has_locked_hides_neither_other_batches_nor_codes(
 
 
 def test_a_lane_that_cannot_be_held_just_now_keeps_no_claimed_batch_from_leaving(rig: Rig, impatient: None) -> None:
-    a, b = make_tenant(), make_tenant()
-    submit_some(a, 1)
-    submit_some(b, 1, text="other {{ code }}")
-    _spoil(Content.objects.get(tenant=a), b"\x01\x03old" + bytes(40))
+    blast, other_tenant = make_blast(make_tenant(), 1), make_tenant()
+    submit_some(other_tenant, 1, category="marketing")
+    _spoil(blast.content, b"\x01\x03old" + bytes(40))
     with _somebody_else() as other:  # as a claim that stands still
-        other.execute("SELECT FROM core_tenants WHERE id = %s FOR SHARE", [a.pk])
-        rig.turn()
-    assert statuses(tenant=b) == {"sent": 1}
-    assert statuses(tenant=a) == {"queued": 1}
+        other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR SHARE", [blast.pk])
+        rig.turn(Rail.MARKETING)
+    assert statuses(tenant=other_tenant) == {"sent": 1}
+    assert statuses(blast=blast) == {"queued": 1}
 
 
 class _AtMostOnce(ResendAdapter):

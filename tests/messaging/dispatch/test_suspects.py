@@ -78,7 +78,7 @@ class Supervised:
 @pytest.fixture
 def supervised(rig: Rig, tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
     env = os.environ | {
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DJANGO_SETTINGS_MODULE": "config.settings",
         "DATABASE_URL": url_of(connection.settings_dict),
         "REDIS_URL": settings.REDIS_URL,
         "RESEND_BASE_URL": rig.sandbox.url,

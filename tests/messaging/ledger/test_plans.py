@@ -16,8 +16,8 @@ import pytest
 from django.db import connection, transaction
 
 from core.ids import new_id
+from messaging.clock import keys, steps, tickets
 from messaging.clock import lanes as clock_lanes
-from messaging.clock import steps, tickets
 from messaging.ledger import claim, record
 from messaging.ledger.candidates import _REPLAY, CANDIDATES, candidates
 from messaging.metrics import ledger as metrics
@@ -150,7 +150,7 @@ BEAT: dict[str, tuple[Callable[[], str], dict[str, Any], int]] = {
     ),
     "idle lanes": (lambda: clock_lanes.IDLE, {}, 100),
     "drafts": (lambda: steps.EXPIRE_DRAFTS, {"limit": 5_000, "days": 7}, 50),
-    "old keys": (lambda: steps._PRUNE_KEYS, {"limit": 5_000, "days": 7}, 50),
+    "old keys": (lambda: keys.PRUNE, {"limit": 5_000, "days": 7}, 50),
     "old jobs": (lambda: steps._PRUNE_JOBS, {"limit": 5_000, "days": 7}, 50),
     "work, transactional": (
         lambda: tickets.statement(Rail.TRANSACTIONAL),
