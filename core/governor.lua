@@ -130,8 +130,11 @@ end
 local function close_circuit() clear_circuit(text('circuit_rail')) end
 
 -- For `rail` alone, unless it is ''.
+-- That everybody was refused is remembered until it closes, whatever else is found out meanwhile.
 local function open_circuit(reason, rail)
+  local refusing_from = text('refusing_from')
   clear_circuit(rail)
+  put('refusing_from', refusing_from == '' and '0' or refusing_from)
   put('circuit', reason)
   put('circuit_rail', rail)
   put_number('opened', now)
@@ -564,7 +567,7 @@ local function settle()
       local from = number(REFUSALS[args.rail] .. '_at')
       local wide = args.rail == 'transactional' or circuit() ~= ''
       open_circuit('refusing', wide and '' or args.rail)
-      put_number('refusing_from', from)
+      put_number('refusing_from', since > 0 and math.min(since, from) or from)
     end
   elseif event == 'rate_limited' or event == 'quota' then
     -- Requests that were under way together are answered alike: all of them are one strike.
@@ -621,7 +624,7 @@ local function settle()
   local closed = was_open and not is_open
   return {
     in_flight, now_us, circuit(), opened and 1 or 0, closed and 1 or 0, micros(math.max(0, number('blocked') - now)),
-    closed and before == 'refusing' and math.max(1, micros(now - since)) or 0,
+    closed and since > 0 and math.max(1, micros(now - since)) or 0,
   }
 end
 

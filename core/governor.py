@@ -131,7 +131,7 @@ class Settled:
     opened: bool
     closed: bool
     blocked: float  # seconds
-    refused_for: float  # closed, and it was open since everybody was refused: seconds since the first of these; else 0
+    refused_for: float  # closed, and meanwhile everybody was refused: seconds since the first of these; else 0
 
 
 class Governor:

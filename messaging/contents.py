@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 #: What a process keeps of compiled contents, in bytes of memory: one blast's template is read thousands of times, a
 #: literal login code once. 18 kB of Liquid take some 800 kB, and 25 to 70 ms to compile again.
-_KEPT_BYTES = 64_000_000
+KEPT_BYTES = 64_000_000
 
 
 class Cost:
@@ -54,7 +54,7 @@ class Unreadable:
 
 
 class _Kept:
-    """The contents used last, up to `_KEPT_BYTES`. Threads share it."""
+    """The contents used last, up to `KEPT_BYTES`. Threads share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class _Kept:
                 if pk not in self._by_id:
                     self._bytes += compiled.size
                 self._by_id[pk] = compiled
-            while self._bytes > _KEPT_BYTES and len(self._by_id) > 1:
+            while self._bytes > KEPT_BYTES and len(self._by_id) > 1:
                 self._bytes -= self._by_id.popitem(last=False)[1].size
 
     def clear(self) -> None:
@@ -130,9 +130,9 @@ class Contents:
         missing = wanted - self._ready.keys()
         self._rows = {row.pk: row for row in Content.objects.filter(pk__in=missing)} if missing else {}
 
-    def cold(self) -> list[int]:
-        """Those that have to be compiled yet."""
-        return [pk for pk in self._rows if pk not in self._ready]
+    def is_cold(self, pk: int) -> bool:
+        """It has to be compiled yet."""
+        return pk in self._rows and pk not in self._ready
 
     def __getitem__(self, pk: int) -> Compiled | Unreadable:
         if pk not in self._ready:

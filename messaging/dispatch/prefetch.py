@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from uuid import UUID
 
-from messaging.contents import Contents
+from messaging.contents import KEPT_BYTES, Compiled, Contents
 from messaging.ledger import heads
 from messaging.ledger.candidates import Lane
 from messaging.rails import Channel, Rail
 
-#: Seconds of compiling after which new work goes first.
-PATIENCE = 0.02
+#: Seconds of compiling after which new work goes first, and after which whatever is ready goes in any case: the leader's seat
+#: is held meanwhile.
+PATIENCE, LONGEST = 0.02, 2.0
+#: Bytes that one look compiles at most: half of what is kept, so that it is there when it is rendered.
+MOST_BYTES = KEPT_BYTES // 2
 #: Blasts whose content a process remembers.
 _KEPT = 10_000
 
@@ -33,25 +37,30 @@ class Prefetch:
         max_batch: int,
         interrupted: Callable[[], bool],
     ) -> Sequence[Lane]:
-        """Compile what the next sends of `lanes` need. Returns the lanes that are ready: all, or once `interrupted` says so
-        those that are. At least one is."""
+        """Compile what the next sends of `lanes` need. Returns the lanes that are ready, with as many sends as are: all of them,
+        unless `interrupted` says that somebody has come, or it takes too long. One send is, in any case."""
         wanted = self._wanted(channel, rail, lanes, max_batch)
         contents = Contents({pk for needed in wanted for pk in needed})
-        started = time.monotonic()
-        cold = set(contents.cold())
+        started, size = time.monotonic(), 0
         ready: list[Lane] = []
         for lane, needed in zip(lanes, wanted, strict=True):
-            if ready and cold & set(needed) and time.monotonic() > started + PATIENCE and interrupted():
-                continue
-            for pk in needed:
-                if pk in cold:
-                    contents[pk]  # compiled, and kept
-                    cold.discard(pk)
-            ready.append(lane)
+            sends = lane.sends
+            for n, pk in enumerate(needed):
+                if not contents.is_cold(pk):
+                    continue
+                took = time.monotonic() - started
+                late = size > MOST_BYTES or took > LONGEST or (took > PATIENCE and interrupted())
+                if late and (ready or n):
+                    sends = n
+                    break
+                compiled = contents[pk]  # and kept
+                size += compiled.size if isinstance(compiled, Compiled) else 0
+            if sends:
+                ready.append(lane if sends == lane.sends else replace(lane, sends=sends))
         return ready
 
-    def _wanted(self, channel: Channel, rail: Rail, lanes: Sequence[Lane], max_batch: int) -> list[Collection[int]]:
-        """Of each lane, the contents of about as many sends as can be in one batch."""
+    def _wanted(self, channel: Channel, rail: Rail, lanes: Sequence[Lane], max_batch: int) -> list[list[int]]:
+        """Of each lane, the contents of about as many of its next sends as can be in one batch."""
         singles = [lane for lane in lanes if lane.blast is None]
         unknown = {lane.blast for lane in lanes if lane.blast is not None} - self._of_blast.keys()
         if unknown:

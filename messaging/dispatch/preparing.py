@@ -26,7 +26,7 @@ from messaging.content import RenderError
 from messaging.contents import UNKNOWN_KEY, Compiled, Contents, Unreadable
 from messaging.dispatch.batch import Bound, Formed, Prepared
 from messaging.ledger import preparing, record
-from messaging.ledger.claim import BoundSend, put_back
+from messaging.ledger.claim import PREPARING_LEASE, BoundSend, put_back
 from messaging.ledger.claims_log import Claim
 from messaging.ledger.lanes import LaneKey
 from messaging.ledger.preparing import LAST_MISHAP, Wait
@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 #: Seconds of rendering in one batch, of this thread's own time (how busy the machine is must not divide batches): its token
 #: has been taken. A usual batch of a hundred takes 2 ms.
 RENDER_SECONDS = 0.05
+#: Of the thousandths of a batch that a tenant has used: from here on it is its own contents that leave no room.
+HEAVY = 200
+#: Seconds of wall time after which the lease is renewed: a busy machine may take longer for what fits into the time above.
+RENEW_SECONDS = PREPARING_LEASE / 4
 #: Seconds that a send waits at first which cannot be opened here, since this process lacks the key; then as long as it has
 #: waited already. After `HELD_SECONDS` it is a dead letter: no process has the key.
 UNKNOWN_KEY_SECONDS = 5.0
@@ -60,9 +64,7 @@ def prepare_batch(adapter: Adapter, formed: Formed) -> Prepared:
     server = _commit(formed, work, sends, back, digest)
     if held := sum(not wait.mishap for wait in work.set_aside.values()):
         log.error("sends_unreadable", extra={"batch": formed.id, "items": held, "code": UNKNOWN_KEY})
-    if work.crowded_out:
-        work.slow |= {send.lane for send in back if send.id in work.crowded_out}
-    left_behind = bool(back) and not work.waits
+    left_behind = any(send.lane not in work.waits for send in back)
     if not sends:
         return Prepared(None, work.waits, work.slow, left_behind)
     key = str(formed.id)
@@ -77,10 +79,12 @@ def prepare_batch(adapter: Adapter, formed: Formed) -> Prepared:
 
 
 def _render(formed: Formed, max_bytes: int) -> Work:
-    work = Work(formed)
+    work, marked = Work(formed), time.monotonic()
     for send in in_turn(formed.sends, work.spent):
-        if formed.suspects and not preparing.mark(formed.id, send.id):
-            raise FencedOut
+        if formed.suspects or time.monotonic() > marked + RENEW_SECONDS:
+            if not preparing.mark(formed.id, send.id if formed.suspects else None):
+                raise FencedOut
+            marked = time.monotonic()
         work.prepare(send, max_bytes)
     if formed.suspects and not preparing.mark(formed.id, None):
         raise FencedOut
@@ -96,7 +100,6 @@ def _commit(formed: Formed, work: Work, sends: Sequence[BoundSend], back: Sequen
             raise FencedOut
         return server
     with transaction.atomic():
-        record.lock_for_return(sorted({send.blast for send in formed.sends if send.blast is not None}))
         server = preparing.make_ready(formed.id, ids, digest) if ids else preparing.hold(formed.id)
         if server is None:
             raise FencedOut
@@ -147,8 +150,8 @@ class Work:
     waits: dict[LaneKey, tuple[Failure, float | None]] = field(default_factory=dict)
     spent: dict[int, int] = field(default_factory=dict)  # tenant → thousandths of a batch
     slow: set[LaneKey] = field(default_factory=set)
-    crowded_out: set[UUID] = field(default_factory=set)
     _used: float = 0.0
+    _began: float = 0.0
     _size: int = 0
     _contents: Contents = field(init=False)
     _several: bool = field(init=False)
@@ -162,7 +165,7 @@ class Work:
 
     def prepare(self, send: BoundSend, max_bytes: int) -> None:
         """Render one send, or say what becomes of it. Raises nothing that has to do with it."""
-        started = time.thread_time()
+        self._began = started = time.thread_time()
         content: Compiled | None = None
         try:
             content = self._prepare(send, max_bytes)
@@ -172,14 +175,14 @@ class Work:
             raise
         except Exception as error:  # noqa: BLE001 — whatever it is, it costs this send, and is told of as a bug
             self._mishap(send, error)
-        seconds = time.thread_time() - started
-        self._used += seconds
+        ended = time.thread_time()
+        self._used += ended - started
         if content is not None:
-            self._pay(send, content, seconds, max_bytes)
+            content.cost.learn(ended - self._began)
+            self._pay(send, ended - started, max_bytes)
 
-    def _pay(self, send: BoundSend, content: Compiled, seconds: float, max_bytes: int) -> None:
+    def _pay(self, send: BoundSend, seconds: float, max_bytes: int) -> None:
         """What it cost is its tenant's, in thousandths of a batch."""
-        content.cost.learn(seconds)
         item = self.items[-1]
         size = len(item.html or "") + len(item.text or "")
         self._size += size
@@ -188,14 +191,18 @@ class Work:
 
     def _prepare(self, send: BoundSend, max_bytes: int) -> Compiled | None:
         """Its content if it was rendered."""
+        if self.items and (self._used > self.seconds or self._size > max_bytes):
+            self._leave(send, heavy=self.spent.get(send.tenant, 0) > HEAVY)
+            return None
+        cold = self._contents.is_cold(send.content)
         content = self._contents[send.content]
+        if cold:
+            self._began = time.thread_time()
         if isinstance(content, Unreadable):
             self._unreadable(send, content.code, whole_lane=send.blast is not None)
             return None
-        if not self._fits(content, max_bytes):
-            self.left.append(send)
-            if self._several and content.cost.seconds > self.seconds / 5:
-                self.crowded_out.add(send.id)
+        if self.items and self._used + content.cost.seconds > self.seconds:
+            self._leave(send, heavy=1000 * content.cost.seconds > HEAVY * self.seconds)
             return None
         if content.document.sender_domain not in self._allowed[send.tenant]:
             self._not_allowed(send)
@@ -205,9 +212,11 @@ class Work:
         self.items.append(item)
         return content
 
-    def _fits(self, content: Compiled, max_bytes: int) -> bool:
-        """One goes through in any case."""
-        return not self.items or (self._size <= max_bytes and self._used + content.cost.seconds <= self.seconds)
+    def _leave(self, send: BoundSend, *, heavy: bool) -> None:
+        """It goes another time (one goes through in any case). Its lane goes apart from others if that is its own doing."""
+        self.left.append(send)
+        if heavy and self._several:
+            self.slow.add(send.lane)
 
     def _failed(self, send: BoundSend, error: RenderError | SealError) -> None:
         if isinstance(error, RenderError):

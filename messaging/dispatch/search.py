@@ -97,8 +97,8 @@ class Memory:
         self.slow_last = ""
         self.contents = Prefetch()
         self.probed = 0  # the tenant of the last probe
-        #: Ids of sends of batches that were lost while they were prepared, by a process that lives to say so.
-        self.innocent: deque[list[UUID]] = deque()
+        #: Ids of sends of batches that were lost while they were prepared, by a process that lives to say so, and from when on.
+        self.innocent: deque[tuple[float, list[UUID]]] = deque()
         self._slow: dict[LaneKey, float] = {}
         self._starved: dict[int, float] = {}
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ import redis
 from django.db import Error, close_old_connections, transaction
 
 from core import queues
-from core.faults import passes
+from core.faults import passes, place_of
 from core.governor import Bucket, Event, Governor, Refusal, Settled
 from core.redis_client import quick_client
 from messaging import outcomes
@@ -33,7 +33,7 @@ from messaging.dispatch.reopening import reopen_batch, take_over
 from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
 from messaging.dispatch.seat import Seat, seat_of
 from messaging.ledger import claims_log, lanes, lost_claims, preparing, record
-from messaging.ledger.claim import LEASE, BoundSend
+from messaging.ledger.claim import LEASE, PREPARING_LEASE, BoundSend
 from messaging.ledger.recover import Recovered
 from messaging.lifecycle import BatchState
 from messaging.metrics.counted import count_batch
@@ -51,6 +51,8 @@ REQUEST_DEADLINE = 10.0
 LEASE_MARGIN = 5.0
 #: Seconds for which the tenants of lanes are left out that somebody was changing.
 LOCKED_SECONDS = 0.25
+#: Seconds after the end of its lease by which a batch that was being prepared is released: some beats of the clock.
+ACCUSED_SECONDS = 3.0
 #: A longer wait ends the ticket: the clock leaves a new one.
 LONGEST_WAIT = 2.0
 
@@ -169,8 +171,9 @@ def _prepare(line: Line, formed: Formed) -> Bound | None:
     try:
         prepared = prepare_batch(line.adapter, formed)
     except (FencedOut, Error) as error:
-        # We live: whatever it was that took so long, it was none of these sends.
-        line.memory.innocent.append([send.id for send in formed.sends])
+        # We live: whatever it was that took so long, it was none of these sends. They are not accused before their lease ends.
+        accused_by = time.monotonic() + (0 if isinstance(error, FencedOut) else PREPARING_LEASE + ACCUSED_SECONDS)
+        line.memory.innocent.append((accused_by, [send.id for send in formed.sends]))
         if not isinstance(error, FencedOut):
             raise
         log.warning("batch_fenced_out", extra={"batch": formed.id, "items": len(formed.sends)})
@@ -185,8 +188,8 @@ def _prepare(line: Line, formed: Formed) -> Bound | None:
 def _acquit(line: Line) -> None:
     """Sends that this process had in hand when their lease ran out are no suspects."""
     innocent = line.memory.innocent
-    while innocent:
-        preparing.acquit(innocent[0])
+    while innocent and innocent[0][0] <= time.monotonic():
+        preparing.acquit(innocent[0][1])
         innocent.popleft()
 
 
@@ -212,13 +215,14 @@ def _keep_apart(line: Line, claimed: Claimed) -> None:
 
 @contextmanager
 def _as_a_hint() -> Iterator[None]:
-    """What was put back is put back again by the next claim; what is bound must leave all the same."""
+    """What is done here beside the batch in hand is done again by the next one that meets the same: a database that is away, or
+    a lock that cannot be had, must not keep this one from going on."""
     try:
         yield
-    except Error as error:
+    except (Error, redis.RedisError) as error:
         if not passes(error):
             raise
-        log.warning("lanes_not_held", extra={"error": type(error).__name__})
+        log.warning("hint_not_written", extra={"error": type(error).__name__, "place": place_of(error)})
         close_old_connections()
 
 
@@ -265,19 +269,24 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
         refused=refusals.evidence(line.channel, bound, answer, searched=grant.retry),
     )
     recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
-    if recorded.accepted and not recorded.fenced_out:
-        refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
-    if recorded.state is BatchState.UNKNOWN:
-        stalls.note(line.adapter.name, line.channel, line.rail, bound, answer)
-    if settled and settled.refused_for:
-        refusals.lift(line.channel, settled.refused_for)
+    if recorded.waiting:
+        send_ticket(line.channel, line.rail)
     if not unused:
         _count(line, bound, answer, recorded)
     _tell(line, bound, answer, recorded)
+    # Each by itself: what one of them meets must not cost the others.
+    if settled and settled.refused_for:
+        with _as_a_hint():
+            refusals.lift(line.channel, settled.refused_for)
+    if recorded.accepted and not recorded.fenced_out:
+        with _as_a_hint():
+            refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
+    if recorded.state is BatchState.UNKNOWN:
+        with _as_a_hint():
+            stalls.note(line.adapter.name, line.channel, line.rail, bound, answer)
     if moved:
-        lost_claims.look(patient=True)
-    if recorded.waiting:
-        send_ticket(line.channel, line.rail)
+        with _as_a_hint():
+            lost_claims.look(patient=True)
     return recorded
 
 

@@ -1,4 +1,5 @@
-"""Which contents the next sends of some lanes have: asked before a token is taken, so that nothing is compiled after it."""
+"""Which contents the next sends of some lanes have, in their order: asked before a token is taken, so that nothing is compiled
+after it."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from messaging.ledger.due import single_due
 from messaging.rails import Channel, Rail
 
 _OF_SINGLES = f"""
-SELECT l.tenant_id, l.priority, array_agg(DISTINCT s.content_id)
+SELECT l.tenant_id, l.priority, array_agg(s.content_id ORDER BY s.id)
 FROM unnest(%(tenants)s::bigint[], %(priorities)s::smallint[], %(takes)s::int[]) AS l (tenant_id, priority, take)
 CROSS JOIN LATERAL (
-    SELECT s.content_id FROM messaging_sends s
+    SELECT s.id, s.content_id FROM messaging_sends s
     WHERE {single_due("l.priority")} AND s.tenant_id = l.tenant_id
     ORDER BY s.id LIMIT l.take
 ) s
@@ -25,7 +26,7 @@ GROUP BY l.tenant_id, l.priority
 def of_singles(
     channel: Channel, rail: Rail, lanes: Sequence[Lane], takes: Sequence[int]
 ) -> dict[tuple[int, int], list[int]]:
-    """(tenant, priority) → the contents of the next `takes[i]` sends of lane i, which holds single sends."""
+    """(tenant, priority) → the content of each of the next `takes[i]` sends of lane i, which holds single sends."""
     with ledger_cursor() as sql:
         rows = sql.all(
             _OF_SINGLES,

@@ -6,7 +6,8 @@ that it was in hand (`Send.mishaps`). Sends with a mishap are prepared apart fro
 which is in hand; so the second death names one, which goes alone from then on, and the third is its end. Whoever is only
 slow, frozen or cut off lives to say so (`acquit`).
 
-Locks: blasts, batch, sends. One writer at a time: the fence in the batch's job is compared under the batch's lock.
+Locks: batch, sends. One writer at a time: the fence in the batch's job is compared under the batch's lock. No lane is locked:
+what goes back to one that is being cancelled at this moment is cleared with the next beat of the clock.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ _HOLD = f"WITH {_OURS} SELECT {SERVER} FROM job"
 
 
 def mark(batch: UUID, send: UUID | None) -> bool:
-    """Note which send is in hand (None: no single one), outside any transaction; the lease begins anew. False: fenced out."""
+    """The lease begins anew, and is noted which send is in hand (None: no single one). Outside any transaction. False: fenced
+    out."""
     with ledger_cursor() as sql:
         return sql.run(_MARK, {"batch": batch, "send": send, "lease": PREPARING_LEASE}) == 1
 
@@ -108,7 +110,7 @@ WHERE s.id = a.id AND s.batch_id = %(batch)s AND s.status = 'sending'
 
 
 def set_aside(batch: UUID, waits: Mapping[UUID, Wait]) -> None:
-    """These sends wait, each on its own; nobody's fault but theirs. After `record.lock_for_return` and `hold`."""
+    """These sends wait, each on its own; nobody's fault but theirs. After `make_ready` or `hold`."""
     if waits:
         with ledger_cursor() as sql:
             sql.run(
@@ -140,10 +142,6 @@ _LAPSED = """
 SELECT b.id FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
 WHERE b.state = 'preparing' AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
 ORDER BY b.id LIMIT %(limit)s
-"""
-_BLASTS_OF = """
-SELECT DISTINCT s.blast_id FROM messaging_sends s
-WHERE s.id = ANY (ARRAY (SELECT unnest(send_ids) FROM messaging_batches WHERE id = %(batch)s)) AND s.blast_id IS NOT NULL
 """
 # Whoever has the batch locked is at work on it, or stands still and is ended by the server: another time.
 _TAKE = """
@@ -193,7 +191,6 @@ def release() -> Released:
 
 def _release(batch: UUID) -> list[UUID] | None:
     with ledger_cursor() as sql:
-        record.lock_for_return([row[0] for row in sql.all(_BLASTS_OF, {"batch": batch})])
         row = sql.one(_TAKE, {"batch": batch})
         if row is None:
             return None

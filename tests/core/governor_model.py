@@ -278,15 +278,17 @@ class Model:
             self.give_back(call, now)
         closes, since = self.closes(call), 0.0
         if closes:
-            since = max(0.000_001, now - self.refusing_from) if self.circuit == "refusing" else 0.0
+            since = max(0.000_001, now - self.refusing_from) if self.refusing_from else 0.0
             self.turn_circuit("", self.circuit_rail)
         opens, wide = self.opens(call), not call.marketing or self.circuit_for(call.rail) != ""
         self.count(call, now, jitter)
         if opens:
-            first = self.refused_at.get(call.rail, 0.0)
+            known, first = self.refusing_from, self.refused_at.get(call.rail, 0.0)
             self.turn_circuit(opens, "" if wide or opens != "refusing" else call.rail)
             self.opened, self.probe_at = now, fixed(now + 0.5 + jitter / 2)
-            self.refusing_from = first if opens == "refusing" else 0.0
+            self.refusing_from = known
+            if opens == "refusing":
+                self.refusing_from = min(known, first) if known else first
         elif self.circuit and self.permit == call.grant:
             self.permit, self.permit_until = "", 0.0
             if call.event != Event.NONE:

@@ -43,6 +43,8 @@ ANALYZE messaging_sends, messaging_batches, core_processed_jobs, core_dead_lette
 @pytest.fixture
 def blast(transactional_db: None) -> Blast:
     blast = make_blast(make_tenant("big"), SENDS)
+    for _ in range(300):  # a table of one row is rightly read from end to end
+        make_blast(blast.tenant, 0)
     with connection.cursor() as cursor:
         for statement in _FILL.split(";\n"):
             if statement.strip():

@@ -27,7 +27,7 @@ LIQUID = {
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "_KEPT_BYTES", BOUND)
+    monkeypatch.setattr(contents, "KEPT_BYTES", BOUND)
     monkeypatch.setattr(liquid, "_RECENT_BYTES", 0)  # it would hold some of the same
 
 
@@ -73,7 +73,7 @@ def test_a_literal_costs_little_more_than_its_text(fresh: None, unit: str) -> No
 
 
 def test_the_last_one_is_kept_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(contents, "KEPT_BYTES", 1)
     kept = contents._Kept()
     for number in range(3):
         kept.put({number: compiled(number, "{{ a }}")})

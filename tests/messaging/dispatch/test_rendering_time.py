@@ -9,7 +9,7 @@ import pytest
 
 from messaging import contents, sender_domains
 from messaging.contents import kept
-from messaging.dispatch import preparing, turn
+from messaging.dispatch import prefetch, preparing, turn
 from messaging.dispatch.prefetch import Prefetch
 from messaging.dispatch.search import memory_of
 from messaging.ledger.candidates import Lane
@@ -91,25 +91,59 @@ def test_a_worker_just_started_compiles_before_it_takes_a_token(rig: Rig, monkey
     assert statuses() == {"sent": 60}
 
 
+def test_large_templates_that_fit_in_no_cache_keep_no_stranger_of_their_batch(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is compiled for a batch that has used up its time: it would outlive its lease, again and again."""
+    monkeypatch.setattr(contents, "KEPT_BYTES", 1)
+    monkeypatch.setattr(prefetch, "MOST_BYTES", 1)
+    legal = make_tenant()
+    for i in range(30):
+        submit_some(legal, 1, subject=f"Terms {i}", text=f"{i} " + "{{ code }} " * 1_500)
+    code = submit_some(make_tenant(), 1)[0]
+    compiled: list[Any] = []
+    real = contents._compile
+    monkeypatch.setattr(contents, "_compile", lambda row: (compiled.append(row.pk), real(row))[1])
+    rig.turn()
+    rig.turn()
+    assert status_of(code.id) == "sent"
+    assert len(compiled) < 15  # of 31, in two looks and two batches
+    rig.drain(at_most=200)
+    assert statuses() == {"sent": 31}
+
+
+def test_new_work_does_not_wait_for_the_many_templates_of_one_tenant(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant = make_tenant()
+    for i in range(20):
+        submit_some(tenant, 1, text=f"{i} {{{{ code }}}}")
+    kept.clear()
+    monkeypatch.setattr(prefetch, "PATIENCE", -1.0)
+    lane = Lane(tenant.pk, 0, None, 20, alone=False)
+    ready = Prefetch().warm(Channel.EMAIL, Rail.TRANSACTIONAL, [lane], 100, lambda: True)
+    assert [found.sends for found in ready] == [1]
+    assert Prefetch().warm(Channel.EMAIL, Rail.TRANSACTIONAL, [lane], 100, lambda: False) == [lane]
+
+
 def test_new_work_does_not_wait_for_the_templates_of_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     tenants = [make_tenant() for _ in range(20)]
     for i, tenant in enumerate(tenants):
         submit_some(tenant, 1, category="product", text=f"{i} {{{{ code }}}}")
     kept.clear()
-    monkeypatch.setattr("messaging.dispatch.prefetch.PATIENCE", -1.0)
+    monkeypatch.setattr(prefetch, "PATIENCE", -1.0)
     lanes = [Lane(tenant.pk, 1, None, 1, alone=False) for tenant in tenants]
     ready = Prefetch().warm(Channel.EMAIL, Rail.TRANSACTIONAL, lanes, 100, lambda: True)
     assert ready == lanes[:1]
+    kept.clear()
     assert Prefetch().warm(Channel.EMAIL, Rail.TRANSACTIONAL, lanes, 100, lambda: False) == lanes
 
 
 def test_a_blast_whose_content_is_known_costs_no_query_to_prefetch(rig: Rig, django_assert_num_queries: Any) -> None:
     blast = make_blast(make_tenant(), 3)
     lanes = [Lane(blast.tenant_id, 2, blast.pk, 3, alone=False)]
-    prefetch = Prefetch()
-    prefetch.warm(Channel.EMAIL, Rail.MARKETING, lanes, 100, lambda: False)
+    found = Prefetch()
+    found.warm(Channel.EMAIL, Rail.MARKETING, lanes, 100, lambda: False)
     with django_assert_num_queries(0):
-        assert prefetch.warm(Channel.EMAIL, Rail.MARKETING, lanes, 100, lambda: False) == lanes
+        assert found.warm(Channel.EMAIL, Rail.MARKETING, lanes, 100, lambda: False) == lanes
 
 
 def test_a_sender_domain_that_was_taken_away_sends_nothing_more(rig: Rig) -> None:

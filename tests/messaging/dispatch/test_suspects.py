@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from core.models import DeadLetter, ProcessedJob, Tenant
@@ -200,6 +200,41 @@ def test_a_worker_that_was_only_slow_changes_nothing_and_clears_its_sends(rig: R
     assert rig.governor.spent() == 0
     rig.drain()
     assert (statuses(), rig.sandbox.stats()["requests_received"]) == ({"sent": 5}, 1)
+
+
+def test_a_database_that_was_away_makes_no_suspects(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker lives, and says so once they have been accused."""
+    submit_some(make_tenant(), 5)
+    real, down = preparing.make_ready, [True]
+
+    def make_ready(*args: Any) -> Any:
+        if down:
+            down.pop()
+            raise OperationalError("gone")
+        return real(*args)
+
+    monkeypatch.setattr(preparing, "make_ready", make_ready)
+    with pytest.raises(OperationalError):
+        rig.turn()
+    rig.turn()  # too early: the clock has not found it yet
+    rig.lapse_leases()
+    preparing.release()
+    assert set(Send.objects.values_list("mishaps", flat=True)) == {1}
+    now = time.monotonic()
+    monkeypatch.setattr(turn.time, "monotonic", lambda: now + 10)
+    turn._acquit(_line())
+    assert set(Send.objects.values_list("mishaps", flat=True)) == {0}
+    assert rig.governor.spent() == 0
+
+
+def test_a_lease_is_renewed_while_a_slow_machine_renders(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit_some(make_tenant(), 3)
+    monkeypatch.setattr(dispatch_preparing, "RENEW_SECONDS", -1.0)
+    marks: list[Any] = []
+    real = preparing.mark
+    monkeypatch.setattr(preparing, "mark", lambda *args: (marks.append(args[1]), real(*args))[1])
+    rig.drain()
+    assert (statuses(), marks) == ({"sent": 3}, [None] * 3)
 
 
 def test_a_cancelled_blast_takes_nothing_back_from_a_dead_worker(rig: Rig) -> None:
