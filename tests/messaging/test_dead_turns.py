@@ -55,6 +55,25 @@ def _break(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, error: Except
     monkeypatch.setattr(where, name, broken)
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "BUG_SECONDS", 0.0)
+
+
+def test_a_turn_that_dies_of_a_bug_leaves_its_ticket_to_others_after_a_pause(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose turns all die, a bad deploy, must not swallow the tickets of those that work."""
+    submit_some(make_tenant(), 3)
+    rig.redis.delete(f"dramatiq:{QUEUE}")
+    _break(monkeypatch, claim, "take", LookupError(), 1)
+    paused: list[float] = []
+    monkeypatch.setattr(turn, "BUG_SECONDS", 1.5)
+    monkeypatch.setattr(turn.time, "sleep", lambda seconds: paused.append(seconds))
+    _serve_ticket()
+    assert (paused, rig.redis.llen(f"dramatiq:{QUEUE}")) == ([1.5], 1)
+
+
 def test_a_bug_after_the_request_loses_and_doubles_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     _break(monkeypatch, turn, "record_answer", LookupError("somebody@home.org"), 1)
     submit_some(make_tenant(), 3)
