@@ -14,7 +14,7 @@ from messaging.content import RenderError
 from messaging.contents import UNKNOWN_KEY, Contents, Unreadable
 from messaging.dispatch.batch import Bound, Hopeless
 from messaging.dispatch.preparing import render
-from messaging.ledger import lost_claims, record, recover
+from messaging.ledger import rebind, record, recover
 from messaging.ledger.claim import LEASE
 from messaging.ledger.record import Failure
 from messaging.ledger.recover import LAST_UNANSWERED, Recovered
@@ -91,8 +91,8 @@ def _keep_for_another(recovered: Recovered, why: Failure) -> None:
 
 
 def _hopeless(recovered: Recovered, code: str, detail: str) -> Hopeless:
-    lost = recovered.last_error == lost_claims.CODE  # which tells more
-    return Hopeless(recovered.id, recovered.fence, Failure(lost_claims.CODE if lost else code, detail))
+    lost = recovered.last_error == rebind.CODE  # which tells more
+    return Hopeless(recovered.id, recovered.fence, Failure(rebind.CODE if lost else code, detail))
 
 
 def _bound(recovered: Recovered, body: bytes, settles_in: float | None = None) -> Bound:

@@ -310,7 +310,7 @@ _MOVED = Answer(Verdict.NOT_SENT, code="ledger_moved", detail="What the database
 def _ledger_moved(bound: Bound) -> bool:
     """Note the claim, so that a database that loses it can be told. True: this one may have lost claims already."""
     try:
-        return not claims_log.note(bound.server, bound.claim)
+        return not claims_log.note(bound.server, bound.id, bound.fence, bound.claim)
     except redis.RedisError as error:
         log.warning("claim_not_noted", extra={"batch": bound.id, "error": type(error).__name__})
         return False

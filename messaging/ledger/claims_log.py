@@ -30,6 +30,7 @@ KEEP_SECONDS, KEEP_CLAIMS = 900, 10_000
 SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
 
 _SERVER, _CLAIMS, _LOOKING = "notif:ledger:server", "notif:ledger:claims", "notif:ledger:looking"
+_REFUSED = "notif:ledger:refused"
 #: In place of a server, while what another one lacks is looked for.
 _NONE = "-"
 #: Seconds after which another process may look, if the one that began has not said that it is done.
@@ -87,11 +88,35 @@ class Noted:
         )
 
 
-def note(server: str, claim: Claim | None = None) -> bool:
-    """Whether the ledger is still on `server`; then `claim`, if given, is noted. Raises redis.RedisError."""
-    said = [claim.batch.bytes, claim.sealed()] if claim else [b"", b""]
+def note(server: str, batch: UUID, fence: int, claim: Claim | None = None) -> bool:
+    """Whether whoever holds `batch` under `fence` may request it: the ledger is still on `server`, and no send was taken from
+    it. Then `claim`, of a new batch, is noted. Raises redis.RedisError."""
+    return _ask(server, _holder(batch, fence), batch.bytes, claim.sealed() if claim else b"")
+
+
+def is_known(server: str) -> bool:
+    """Whether the ledger is still on `server`. Raises redis.RedisError."""
+    return _ask(server, b"", b"", b"")
+
+
+def _ask(server: str, holder: bytes, batch: bytes, sealed: bytes) -> bool:
     script = quick_client().register_script(_NOTE)
-    return bool(script(keys=[_SERVER, _CLAIMS], args=[server, *said, KEEP_SECONDS, KEEP_CLAIMS]))
+    return bool(
+        script(keys=[_SERVER, _CLAIMS, _REFUSED], args=[server, holder, batch, sealed, KEEP_SECONDS, KEEP_CLAIMS])
+    )
+
+
+def _holder(batch: UUID, fence: int) -> bytes:
+    return batch.bytes + str(fence).encode()
+
+
+def refuse(batch: UUID, fence: int) -> None:
+    """Whoever holds `batch` under `fence` may not request it any more: it is not what he has in hand. Remembered for longer than
+    anybody can hold it. Raises redis.RedisError."""
+    with quick_client().pipeline() as pipe:
+        pipe.sadd(_REFUSED, _holder(batch, fence))
+        pipe.expire(_REFUSED, KEEP_SECONDS)
+        pipe.execute()
 
 
 def begin_look() -> bool:

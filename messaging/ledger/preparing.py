@@ -19,7 +19,7 @@ from uuid import UUID
 from django.db import transaction
 
 from core.db import ledger_cursor
-from messaging.ledger import record
+from messaging.ledger import claims_log, record
 from messaging.ledger.claim import LEASE, PREPARING_LEASE
 from messaging.ledger.claims_log import SERVER
 from messaging.ledger.record import Failure
@@ -48,7 +48,10 @@ RETURNING set_config('synchronous_commit', 'off', true)
 _READY = f"""
 WITH {_OURS}
 UPDATE messaging_batches SET state = 'claimed', digest = %(digest)s, send_ids = %(sends)s::uuid[], in_hand = NULL, unanswered = 1
-WHERE id = %(batch)s AND EXISTS (SELECT FROM job)
+WHERE id = %(batch)s AND EXISTS (SELECT FROM job) AND cardinality(%(sends)s::uuid[]) = (
+    SELECT count(*) FROM messaging_sends
+    WHERE id = ANY (%(sends)s::uuid[]) AND batch_id = %(batch)s AND status = 'sending'
+)
 RETURNING {SERVER}
 """
 _HOLD = f"WITH {_OURS} SELECT {SERVER} FROM job"
@@ -63,7 +66,7 @@ def mark(batch: UUID, send: UUID | None) -> bool:
 
 def make_ready(batch: UUID, sends: Sequence[UUID], digest: bytes) -> str | None:
     """The batch holds these sends in this order and may be requested, for `LEASE` seconds from now. Returns the server
-    (`claims_log`); None: fenced out."""
+    (`claims_log`); None: fenced out, or one of them is bound to it no more."""
     with ledger_cursor() as sql:
         row = sql.one(_READY, {"batch": batch, "sends": list(sends), "digest": digest, "lease": LEASE})
     return row[0] if row else None
@@ -143,9 +146,13 @@ SELECT b.id FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = '
 WHERE b.state = 'preparing' AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
 ORDER BY b.id LIMIT %(limit)s
 """
+_SENDS_OF = "SELECT id, send_ids FROM messaging_batches WHERE id = ANY (%(batches)s::uuid[]) AND state = 'preparing'"
+_BLASTS_OF = """
+SELECT DISTINCT blast_id FROM messaging_sends WHERE id = ANY (%(sends)s::uuid[]) AND blast_id IS NOT NULL
+"""
 # Whoever has the batch locked is at work on it, or stands still and is ended by the server: another time.
-_TAKE = """
-SELECT b.send_ids, b.in_hand FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
+_TAKE = f"""
+SELECT b.send_ids, b.in_hand, {SERVER} FROM messaging_batches b JOIN core_processed_jobs j ON j.job_key = 'batch:' || b.id
 WHERE b.id = %(batch)s AND b.state = 'preparing' AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
 FOR UPDATE OF b, j SKIP LOCKED
 """
@@ -156,9 +163,9 @@ SET status = CASE
         WHEN s.expires_at <= clock_timestamp() THEN 'expired'
         ELSE 'queued'
     END,
-    mishaps = s.mishaps + CASE WHEN s.id = coalesce(%(in_hand)s::uuid, s.id) THEN 1 ELSE 0 END
+    mishaps = s.mishaps + CASE WHEN s.id = coalesce(%(in_hand)s::uuid, s.id) THEN %(mishap)s ELSE 0 END
 WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'sending'
-  AND s.mishaps + CASE WHEN s.id = coalesce(%(in_hand)s::uuid, s.id) THEN 1 ELSE 0 END < %(last)s
+  AND s.mishaps + CASE WHEN s.id = coalesce(%(in_hand)s::uuid, s.id) THEN %(mishap)s ELSE 0 END < %(last)s
 """
 _KILLERS = """
 SELECT id FROM messaging_sends
@@ -175,8 +182,28 @@ class Released:
     killers: tuple[UUID, ...]
 
 
+def lock_lanes_of(batches: Sequence[UUID]) -> dict[UUID, list[UUID]]:
+    """Hold the lanes to which these batches may return their sends, before one is locked. Returns the sends of those that
+    are being prepared."""
+    with ledger_cursor() as sql:
+        sends: dict[UUID, list[UUID]] = dict(sql.all(_SENDS_OF, {"batches": list(batches)}))
+        everything = [send for ids in sends.values() for send in ids]
+        record.lock_for_return([row[0] for row in sql.all(_BLASTS_OF, {"sends": everything})])
+    return sends
+
+
+def let_go(batch: UUID, sends: Collection[UUID]) -> None:
+    """These sends wait for the next claim, and it was nobody's fault. After `lock_lanes_of`; the caller has the batch locked."""
+    with ledger_cursor() as sql:
+        sql.run(_RELEASE, {"batch": batch, "ids": list(sends), "in_hand": None, "mishap": 0, "last": LAST_MISHAP})
+
+
 def release() -> Released:
-    """Release batches whose worker died while it prepared them: their sends wait for the next claim, or end."""
+    """Release batches whose worker died while it prepared them: their sends wait for the next claim, or end.
+
+    None while the ledger's server has not been compared (`lost_claims`): there it may be the second commit that is missing, and
+    a request of the batch have left. Raises redis.RedisError.
+    """
     with ledger_cursor() as sql:
         lapsed = [row[0] for row in sql.all(_LAPSED, {"limit": _RELEASES})]
     batches, killers = 0, list[UUID]()
@@ -192,9 +219,10 @@ def release() -> Released:
 def _release(batch: UUID) -> list[UUID] | None:
     with ledger_cursor() as sql:
         row = sql.one(_TAKE, {"batch": batch})
-        if row is None:
+        # Asked under the lock: a comparison that ended before has found it as it is now.
+        if row is None or not claims_log.is_known(row[2]):
             return None
-        parameters = {"batch": batch, "ids": row[0], "in_hand": row[1], "last": LAST_MISHAP}
+        parameters = {"batch": batch, "ids": row[0], "in_hand": row[1], "mishap": 1, "last": LAST_MISHAP}
         sql.run(_RELEASE, parameters)
         killers = [killer[0] for killer in sql.all(_KILLERS, parameters)]
         record.fail(batch, dict.fromkeys(killers, KILLS_WORKER))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -13,10 +13,11 @@ import redis as redis_py
 from django.db import connection
 from django.utils import timezone
 
+from core.crypto import SealError
 from core.ids import new_id
 from core.redis_client import quick_client
 from messaging.clock import run_once, steps
-from messaging.ledger import claims_log, lost_claims
+from messaging.ledger import claims_log, lost_claims, preparing, rebind
 from messaging.lifecycle import BatchState
 from messaging.models import Batch, Send
 from messaging.providers.base import Adapter, Answer
@@ -135,7 +136,7 @@ def test_nothing_is_sent_while_somebody_else_looks_or_has_failed_to(
     with monkeypatch.context() as patch:
         patch.setattr(lost_claims, "_missing", lambda _: 1 / 0)
         submit_some(make_tenant(), 1)
-        assert claims_log.note("yet another", _claim())
+        assert _note("yet another")
         with suppress(ZeroDivisionError):
             rig.turn()
     assert rig.sandbox.stats()["requests_received"] == 0
@@ -149,6 +150,11 @@ def _claim() -> claims_log.Claim:
     return claims_log.Claim(
         pk, "resend", Channel.EMAIL, Rail.TRANSACTIONAL, "key", b"\x00" * 32, timezone.now(), [pk.bytes]
     )
+
+
+def _note(server: str) -> bool:
+    claim = _claim()
+    return claims_log.note(server, claim.batch, 1, claim)
 
 
 def test_at_a_provider_that_cannot_be_asked_it_is_ambiguous_and_says_why(rig: Rig, moments: Moments) -> None:
@@ -279,10 +285,10 @@ def test_what_is_kept_is_bounded_and_tells_nobody_anything(rig: Rig, monkeypatch
     assert bytes(batch.digest).hex().encode() not in said
     assert request(tenant)["to"].encode() not in said
     for _ in range(1000):
-        assert claims_log.note((rig.redis.get(SERVER) or b"").decode(), _claim())
+        assert _note((rig.redis.get(SERVER) or b"").decode())
     assert 300 <= rig.redis.xlen("notif:ledger:claims") <= 600
     monkeypatch.setattr(claims_log, "KEEP_SECONDS", -60)
-    claims_log.note((rig.redis.get(SERVER) or b"").decode(), _claim())
+    _note((rig.redis.get(SERVER) or b"").decode())
     assert rig.redis.xlen("notif:ledger:claims") <= 200
     assert list(claims_log.newest_first()) == []
 
@@ -295,3 +301,270 @@ def test_a_claim_that_could_not_be_noted_is_sent(rig: Rig, monkeypatch: pytest.M
     submit_some(make_tenant(), 1)
     rig.turn()
     assert statuses() == {"sent": 1}
+
+
+# ------------------------------------------------------------------------------------------- between the two commits
+
+
+def cut_between_the_commits(rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One turn; the ledger is then what it was after the first of its commits."""
+    make_ready = preparing.make_ready
+
+    def kept(*args: Any) -> str | None:
+        moments.keep()
+        return make_ready(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "make_ready", kept)
+        rig.turn()
+    moments.go_back()
+
+
+def test_of_a_lost_claim_the_first_commit_may_have_survived(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_some(make_tenant(), 3)
+    cut_between_the_commits(rig, moments, monkeypatch)
+    before = rig.batch()
+    assert (before.state, statuses()) == (BatchState.PREPARING, {"sending": 3})
+    rig.lapse_leases()
+    beat = run_once(1)
+    assert (beat.moved["lost_claims"], beat.moved["release_unprepared"]) == (1, 0)
+    again = rig.batch()
+    assert (again.pk, again.state, again.error_code) == (before.pk, BatchState.UNKNOWN, "lost_timeline")
+    assert preparing.make_ready(again.pk, again.send_ids, bytes(again.digest or b"")) is None
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT fence FROM core_processed_jobs")
+        assert cursor.fetchall() == [(2,)]
+    rig.lapse_leases()
+    rig.drain()
+    assert statuses() == {"sent": 3}
+    assert once_each(rig)
+    assert set(Send.objects.values_list("mishaps", flat=True)) == {0}
+
+
+def test_what_the_second_commit_gave_back_waits_for_the_next_claim(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends = [submitted.id for submitted in submit_some(make_tenant(), 3)]
+    monkeypatch.setattr("messaging.dispatch.preparing._fit", lambda adapter, items: (adapter.encode(items[:2]), 2))
+    cut_between_the_commits(rig, moments, monkeypatch)
+    monkeypatch.undo()
+    assert run_once(1).moved["lost_claims"] == 1
+    assert [status_of(pk) for pk in sends] == ["sending", "sending", "queued"]
+    rig.drain()
+    rig.lapse_leases()
+    rig.drain()
+    assert statuses() == {"sent": 3}
+    assert once_each(rig)
+    assert set(Send.objects.values_list("mishaps", flat=True)) == {0}
+
+
+def test_nothing_is_released_before_the_claims_were_compared(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_some(make_tenant(), 2)
+    cut_between_the_commits(rig, moments, monkeypatch)
+    rig.lapse_leases()
+    assert steps.release_unprepared() == 0  # the server has just moved
+    rig.redis.set("notif:ledger:looking", "1")
+    beat = run_once(1)  # somebody else looks
+    assert (beat.moved["lost_claims"], beat.moved["release_unprepared"], beat.failed) == (0, 0, ())
+    assert (statuses(), rig.batch().state) == ({"sending": 2}, BatchState.PREPARING)
+    rig.redis.delete("notif:ledger:looking")
+    run_once(1)
+    rig.lapse_leases()
+    rig.drain()
+    assert once_each(rig)
+
+
+# ------------------------------------------------------------------------------------- who holds the sends meanwhile
+
+
+def first(function: Callable[..., Any], before: Callable[[], object]) -> Callable[..., Any]:
+    """`function`, and `before` right before its first call."""
+    done: list[object] = []
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if not done:
+            done.append(None)
+            before()
+        return function(*args, **options)
+
+    return wrapped
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_batch_that_is_being_prepared_ends_when_a_send_is_taken_from_it(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    tenant = make_tenant()
+    submit_some(tenant, 3)
+    moments.keep()
+    rig.turn()
+    moments.go_back()
+    rest = [submitted.id for submitted in submit_some(tenant, others)] if others else []
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "make_ready", first(preparing.make_ready, run_once))
+        assert rig.turn() is None
+    assert Batch.objects.values_list("state", flat=True).get() == BatchState.UNKNOWN
+    assert [status_of(pk) for pk in rest] == ["queued"] * others
+    assert set(Send.objects.values_list("mishaps", flat=True)) == {0}
+    rig.drain()
+    rig.lapse_leases()
+    rig.drain()
+    assert statuses() == {"sent": 3 + others}
+    assert once_each(rig)
+
+
+def test_a_batch_that_was_claimed_before_the_comparison_ended_is_refused_its_request(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker stands between the second commit and the note."""
+    tenant = make_tenant()
+    submit_some(tenant, 3)
+    moments.keep()
+    rig.turn()
+    moments.go_back()
+    (rest,) = (submitted.id for submitted in submit_some(tenant, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(claims_log, "note", first(claims_log.note, run_once))
+        refused = rig.turn()
+    assert refused is not None
+    assert (refused.state, rig.sandbox.stats()["requests_received"]) == (BatchState.NOT_SENT, 1)
+    assert status_of(rest) == "queued"
+    rig.drain()
+    rig.lapse_leases()
+    rig.drain()
+    assert statuses() == {"sent": 4}
+    assert once_each(rig)
+
+
+def test_a_batch_that_was_taken_over_before_the_comparison_ended_is_refused_its_request(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the test of an older batch that is open again; only that its worker has it in hand already."""
+    later, sent = (submitted.id for submitted in submit_some(make_tenant(), 2))
+    rig.sandbox.fault("429", count=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ResendAdapter, "send", first(ResendAdapter.send, moments.keep))
+        rig.turn()
+    Send.objects.filter(pk=later).update(status="scheduled", not_before=timezone.now() + timedelta(hours=1))
+    rig.unblock()
+    rig.turn()
+    assert rig.accepted_ids() == [str(sent)]
+    moments.go_back()
+    rig.lapse_leases()
+    with monkeypatch.context() as patch:
+        patch.setattr(claims_log, "note", first(claims_log.note, run_once))
+        rig.turn()
+    assert rig.accepted_ids() == [str(sent)]
+    rig.lapse_leases()
+    rig.turn()  # the first one: it is not what it was
+    rig.drain()
+    assert (status_of(sent), status_of(later)) == ("sent", "ambiguous")
+    assert rig.accepted_ids() == [str(sent)]
+
+
+def test_a_send_that_is_claimed_during_the_comparison_is_taken_from_that_batch_too(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It commits after the comparison has read which batches hold the sends."""
+    submit_some(make_tenant(), 3)
+    moments.keep()
+    rig.turn()
+    moments.go_back()
+    compared = threading.Event()
+    turns: list[object] = []
+    worker = threading.Thread(target=lambda: (turns.append(rig.turn()), connection.close()))
+
+    def claim() -> None:
+        worker.start()
+        while not Batch.objects.filter(state=BatchState.PREPARING).exists():
+            assert worker.is_alive()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "make_ready", first(preparing.make_ready, lambda: compared.wait(10)))
+        patch.setattr(rebind, "_lock", first(rebind._lock, claim))
+        assert lost_claims.look() == 1
+        compared.set()
+        worker.join(10)
+    assert turns == [None]
+    assert Batch.objects.values_list("state", flat=True).get() == BatchState.UNKNOWN
+    rig.lapse_leases()
+    rig.drain()
+    assert statuses() == {"sent": 3}
+    assert once_each(rig)
+
+
+def test_a_batch_that_holds_less_than_it_would_request_is_not_made_ready(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever took a send from it, and whatever he forgot."""
+    taken = submit_some(make_tenant(), 2)[0].id
+
+    def take() -> None:
+        Send.objects.filter(pk=taken).update(batch_id=new_id())
+
+    monkeypatch.setattr(preparing, "make_ready", first(preparing.make_ready, take))
+    assert rig.turn() is None
+    assert (rig.batch().state, rig.sandbox.stats()["requests_received"]) == (BatchState.PREPARING, 0)
+
+
+# --------------------------------------------------------------------------------------------- what cannot be bound
+
+
+def test_a_lost_claim_of_which_nothing_can_be_bound_is_tried_once(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sends were lost, too."""
+    moments.keep()
+    submit_some(make_tenant(), 2)
+    rig.turn()
+    server = rig.redis.get(SERVER)
+    moments.go_back()
+    rig.redis.set(SERVER, server or b"")
+    read: list[claims_log.Noted] = []
+    claim = claims_log.Noted.claim
+    monkeypatch.setattr(claims_log.Noted, "claim", lambda noted: (read.append(noted), claim(noted))[1])
+    assert [run_once(0).moved["newest_claims"] for _ in range(3)] == [0, 0, 0]
+    assert len(read) == 1
+    assert rig.redis.get(SERVER) == server
+
+
+def test_who_cannot_read_a_lost_claim_does_not_end_the_comparison(
+    rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tenant = make_tenant()
+    submit_some(tenant, 2)
+    moments.keep()
+    rig.turn()
+    moments.go_back()
+
+    def unreadable(_: claims_log.Noted) -> claims_log.Claim:
+        raise SealError("no such key")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims_log.Noted, "claim", unreadable)
+        beats = [run_once(1) for _ in range(3)]
+        assert {beat.moved["lost_claims"] for beat in beats} == {0}
+    assert [record.message for record in caplog.records].count("claims_unreadable") == 1
+    assert rig.redis.get(SERVER) == b"-"
+    assert 0 < rig.redis.ttl("notif:ledger:looking") <= 10
+    rig.redis.delete("notif:ledger:looking")  # as it runs out; then one looks that has the key
+    assert run_once(1).moved["lost_claims"] == 1
+    rig.lapse_leases()
+    rig.drain()
+    assert statuses() == {"sent": 2}
+    assert once_each(rig)
+
+
+def test_a_send_that_is_bound_again_waits_for_no_sender_any_more(rig: Rig, moments: Moments) -> None:
+    submit_some(make_tenant(), 1)
+    Send.objects.update(status="scheduled", held_by=7)
+    moments.keep()
+    Send.objects.update(status="queued", held_by=None)
+    rig.turn()
+    moments.go_back()
+    assert lost_claims.look() == 1
+    assert Send.objects.values_list("status", "held_by").get() == ("sending", None)
