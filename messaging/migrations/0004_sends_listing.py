@@ -1,11 +1,11 @@
 """Indexes for lists of a tenant's sends (`messaging.ledger.listing`); and what 0003 leaves to be done beside full traffic.
 
-Nothing here keeps a writer waiting, however large the ledger is. So it is no one transaction: if it is interrupted, drop the index
-that it was building (`\\d messaging_sends` calls it INVALID) and run it again.
+Nothing here keeps a writer waiting, however large the ledger is. So it is no one transaction: interrupted, it is run again.
 """
 
-from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
+
+from messaging.migrations._concurrently import AddIndexConcurrently, is_built
 
 NEWEST = models.OrderBy(models.F("id"), descending=True, nulls_last=True)
 
@@ -21,6 +21,11 @@ SELECT blast_id, status, count(*) FROM messaging_sends
 WHERE blast_id IS NOT NULL AND NOT EXISTS (SELECT FROM messaging_blast_counts)
 GROUP BY 1, 2
 """
+
+
+def drop_a_rest(apps, schema_editor):
+    is_built(schema_editor, "messaging_blast_rejects_one")
+
 
 REJECTS_INDEX = """
 CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS messaging_blast_rejects_one ON messaging_blast_rejects (blast_id, upload, line)
@@ -43,6 +48,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL([COUNT_WHAT_THERE_IS], migrations.RunSQL.noop),
+        migrations.RunPython(drop_a_rest, migrations.RunPython.noop, atomic=False),
         migrations.RunSQL([REJECTS_INDEX], migrations.RunSQL.noop),
         migrations.RunSQL([REJECTS_CONSTRAINT], [NO_REJECTS_CONSTRAINT]),
         AddIndexConcurrently(

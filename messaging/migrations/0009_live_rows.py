@@ -1,6 +1,8 @@
-"""What is live has tables and indexes of its own (`messaging.models.live`): hints of blasts, marks of lanes with due sends."""
+"""What is live has tables of its own (`messaging.models.live`): hints of blasts, marks of lanes with due sends.
 
-from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
+What there is already is written there by 0016, when nobody who wrote before there were triggers is left.
+"""
+
 from django.db import migrations, models
 
 # Whoever makes single sends due, by whatever statement, leaves a mark for each lane, and for each blast whose sends go back.
@@ -68,21 +70,8 @@ ALTER TABLE messaging_blast_marks SET (autovacuum_vacuum_scale_factor = 0, autov
 ALTER TABLE messaging_blast_hints SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 """
 
-# The triggers are there: what becomes due meanwhile has its own marks.
-MARK_WHAT_THERE_IS = """
-INSERT INTO messaging_due_lanes (channel, rail, priority, tenant_id)
-SELECT DISTINCT channel, rail, priority, tenant_id FROM messaging_sends WHERE status = 'queued' AND blast_id IS NULL;
-INSERT INTO messaging_blast_hints (blast_id, channel, rail, priority, tenant_id, has_due, low)
-SELECT id, channel, rail, priority, tenant_id, has_due, low FROM messaging_blasts WHERE state = 'running'
-ON CONFLICT DO NOTHING;
-"""
-WRITE_HINTS_BACK = """
-UPDATE messaging_blasts b SET has_due = h.has_due, low = h.low FROM messaging_blast_hints h WHERE b.id = h.blast_id
-"""
-
 
 class Migration(migrations.Migration):
-    atomic = False
     dependencies = [("messaging", "0008_lanes_by_priority")]
 
     operations = [
@@ -156,32 +145,4 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(VACUUM, migrations.RunSQL.noop),
         migrations.RunSQL(MARK, DO_NOT_MARK),
-        migrations.RunSQL(MARK_WHAT_THERE_IS, WRITE_HINTS_BACK),
-        AddIndexConcurrently(
-            "blast",
-            models.Index(
-                fields=["id"],
-                name="messaging_blasts_moving",
-                condition=models.Q(("finished_at", None), ("state__in", ["running", "cancelled"])),
-            ),
-        ),
-        AddIndexConcurrently(
-            "blast",
-            models.Index(
-                fields=["created_at"], name="messaging_blasts_drafts", condition=models.Q(("state", "planning"))
-            ),
-        ),
-        AddIndexConcurrently(
-            "tenantlane",
-            models.Index(
-                fields=["id"],
-                name="messaging_tenant_lanes_idle",
-                condition=models.Q(("hold_code", ""), ("isolated", False), ("paused", False)),
-            ),
-        ),
-        RemoveIndexConcurrently("blast", "messaging_blasts_live"),
-        RemoveIndexConcurrently("blast", "messaging_blasts_ring"),
-        migrations.AddField("blast", "reason", models.CharField(max_length=64, db_default="", default="", blank=True)),
-        migrations.RemoveField("blast", "has_due"),
-        migrations.RemoveField("blast", "low"),
     ]

@@ -1,13 +1,10 @@
-"""Sender holds know when they were written, and sends for which of them they wait (nearly always none: the index is empty)."""
+"""Sender holds know when they were written, and sends for which of them they wait."""
 
-from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
 from django.db.models.functions import Now
 
 
 class Migration(migrations.Migration):
-    atomic = False
-
     dependencies = [("messaging", "0010_bucket_rail")]
 
     operations = [
@@ -20,13 +17,5 @@ class Migration(migrations.Migration):
             model_name="send",
             name="held_by",
             field=models.BigIntegerField(null=True),
-        ),
-        AddIndexConcurrently(
-            model_name="send",
-            index=models.Index(
-                condition=models.Q(("held_by__isnull", False), ("status", "scheduled")),
-                fields=["held_by", "priority", "id"],
-                name="messaging_sends_held",
-            ),
         ),
     ]

@@ -1,9 +1,6 @@
-from django.contrib.postgres.operations import (
-    AddConstraintNotValid,
-    AddIndexConcurrently,
-    RemoveIndexConcurrently,
-    ValidateConstraint,
-)
+"""A claim in two steps: `preparing`, then `claimed`; what is remembered of a death in between. 0015 validates what is demanded here."""
+
+from django.contrib.postgres.operations import AddConstraintNotValid
 from django.db import migrations, models
 
 _STATES = [
@@ -13,10 +10,7 @@ _STATES = [
 
 
 class Migration(migrations.Migration):
-    """A claim in two steps: `preparing`, then `claimed`; what is remembered of a death in between. Locks no table for long."""
-
-    atomic = False
-    dependencies = [("messaging", "0014_idempotency_life")]
+    dependencies = [("messaging", "0013_idempotency_life")]
 
     operations = [
         migrations.AddField("batch", "in_hand", models.UUIDField(null=True)),
@@ -39,7 +33,6 @@ class Migration(migrations.Migration):
             "batch",
             models.CheckConstraint(condition=models.Q(state__in=_STATES), name="messaging_batches_state"),
         ),
-        ValidateConstraint("batch", "messaging_batches_state"),
         AddConstraintNotValid(
             "batch",
             models.CheckConstraint(
@@ -47,14 +40,4 @@ class Migration(migrations.Migration):
                 name="messaging_batches_prepared_has_digest",
             ),
         ),
-        ValidateConstraint("batch", "messaging_batches_prepared_has_digest"),
-        AddIndexConcurrently(
-            "batch",
-            models.Index(
-                condition=models.Q(state__in=["claimed", "preparing", "unknown"]),
-                fields=["channel", "rail", "id"],
-                name="messaging_batches_unended",
-            ),
-        ),
-        RemoveIndexConcurrently("batch", "messaging_batches_open"),
     ]

@@ -2,17 +2,14 @@
 
 from datetime import timedelta
 
-from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import migrations, models
 from django.db.models.functions import Now
 
 
 class Migration(migrations.Migration):
-    # The defaults are constants to the server: no row is written again.
-    atomic = False
-    dependencies = [("messaging", "0013_allowed_categories")]
+    dependencies = [("messaging", "0012_allowed_categories")]
 
-    operations = [
+    operations = [  # the defaults are constants to the server: no row is written again
         migrations.AddField(
             model_name="idempotencykey",
             name="keep_until",
@@ -23,9 +20,4 @@ class Migration(migrations.Migration):
             name="over",
             field=models.BooleanField(db_default=False),
         ),
-        AddIndexConcurrently(
-            model_name="idempotencykey",
-            index=models.Index(fields=["keep_until"], name="messaging_idempotency_due"),
-        ),
-        RemoveIndexConcurrently(model_name="idempotencykey", name="messaging_idempotency_age"),
     ]
