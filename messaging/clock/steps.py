@@ -10,7 +10,7 @@ from django.db import transaction
 
 from core.db import ledger_cursor
 from messaging.ledger import hints, preparing
-from messaging.ledger.due import BLAST_HELD, NOW, QUEUED_OF_BLAST, active
+from messaging.ledger.due import BLAST_HELD, NOW, QUEUED_OF_BLAST, active, may_go_alone
 from messaging.lifecycle import BlastState
 from messaging.rails import PRIORITY_OF
 
@@ -70,7 +70,7 @@ def wake_held() -> int:
     return _run(_WAKE_HELD, few=_HELD)
 
 
-_WAKE_HELD = """
+_WAKE_HELD = f"""
 WITH RECURSIVE waiting (hold) AS (
     (SELECT held_by FROM messaging_sends WHERE status = 'scheduled' AND held_by IS NOT NULL ORDER BY held_by LIMIT 1)
     UNION ALL
@@ -86,7 +86,8 @@ UPDATE messaging_sends s
 SET status = CASE WHEN s.expires_at <= clock_timestamp() THEN 'expired' ELSE 'queued' END, held_by = NULL
 WHERE s.status = 'scheduled' AND s.id = ANY (ARRAY (
     SELECT p.id FROM free f CROSS JOIN LATERAL (
-        SELECT s.id FROM messaging_sends s WHERE s.status = 'scheduled' AND s.held_by = f.hold
+        SELECT s.id FROM messaging_sends s
+        WHERE s.status = 'scheduled' AND s.held_by = f.hold AND (f.few > 1 OR {may_go_alone()})
         ORDER BY s.priority, s.id LIMIT f.few FOR UPDATE SKIP LOCKED
     ) p LIMIT %(limit)s
 ))

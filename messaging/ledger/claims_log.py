@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from core.crypto import keyring
 from core.hashing import canonical_json
@@ -34,7 +34,7 @@ _REFUSED = "notif:ledger:refused"
 #: In place of a server, while what another one lacks is looked for.
 _NONE = "-"
 #: Seconds after which another process may look, if the one that began has not said that it is done.
-_LOOK_SECONDS = 10
+_LOOK_SECONDS = 2
 _PAGE = 200
 _NOTE = Path(__file__).with_name("claims.lua").read_text()
 
@@ -119,12 +119,26 @@ def refuse(batch: UUID, fence: int) -> None:
         pipe.execute()
 
 
-def begin_look() -> bool:
-    """From here on no request is made, until `end_look`. False: somebody else looks. Raises redis.RedisError."""
-    if not quick_client().set(_LOOKING, "1", nx=True, ex=_LOOK_SECONDS):
-        return False
+def begin_look() -> str | None:
+    """From here on no request is made, until `end_look`. Returns whose look it is; None: somebody else looks. It lasts for
+    `_LOOK_SECONDS`, unless it is kept, and then is anybody's. Raises redis.RedisError."""
+    look = uuid4().hex
+    if not quick_client().set(_LOOKING, look, nx=True, ex=_LOOK_SECONDS):
+        return None
     quick_client().set(_SERVER, _NONE)
-    return True
+    return look
+
+
+def keep_look(look: str) -> None:
+    """It goes on: `_LOOK_SECONDS` from now. Raises redis.RedisError."""
+    if quick_client().get(_LOOKING) == look.encode():
+        quick_client().expire(_LOOKING, _LOOK_SECONDS)
+
+
+def abandon_look(look: str) -> None:
+    """It came to nothing: whoever comes next looks, at once. Raises redis.RedisError."""
+    if quick_client().get(_LOOKING) == look.encode():
+        quick_client().delete(_LOOKING)
 
 
 def wait_for_look() -> None:

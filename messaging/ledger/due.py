@@ -69,6 +69,15 @@ def singles_may_go(tenant: str, priority: int | str = PRIORITY) -> str:
     return f"({active(tenant)} AND NOT coalesce(({closed}), false))"
 
 
+def may_go_alone() -> str:
+    """Of a single send `s`, whatever its rail: its tenant is active and its lane is open."""
+    lane = (
+        "messaging_tenant_lanes x WHERE x.tenant_id = s.tenant_id AND x.channel = s.channel AND x.rail = s.rail"
+        " AND x.priority = s.priority"
+    )
+    return f"({active('s.tenant_id')} AND NOT coalesce((SELECT {LANE_CLOSED} FROM {lane}), false))"
+
+
 def open_blasts(tenant: str, priority: int | str = PRIORITY) -> str:
     """The tenant's blasts that may go, the oldest ones, for `QUEUED_OF_BLAST`."""
     return f"""

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
+from django.db import Error
+
 from core.crypto import SealError
 from core.db import ledger_cursor
 from messaging.ledger import claims_log, rebind
@@ -66,16 +68,22 @@ def look_at_newest() -> int:
 
 def _compare(server: str) -> int | None:
     """Bind what the server lacks, while no request is made. None: somebody else is at it."""
-    if not claims_log.begin_look():
+    look = claims_log.begin_look()
+    if look is None:
         return None
     try:
-        bound = _bind_missing()
+        bound = _bind_missing(look)
+        if _server() == server:
+            claims_log.end_look(server)
+        else:  # it has moved again
+            claims_log.abandon_look(look)
     except _Unreadable as error:
         # The look stays begun until its time has run out: others have their turn, and nobody tries without a pause.
         log.error("claims_unreadable", extra={"batch": error.batch, "do": _BRING_THE_KEY})
         return 0
-    if _server() == server:  # else it has moved again: whoever comes next looks
-        claims_log.end_look(server)
+    except Error:
+        claims_log.abandon_look(look)
+        raise
     return bound
 
 
@@ -110,11 +118,12 @@ def _missing(batches: Sequence[UUID]) -> set[UUID]:
     return set(batches) - {row[0] for row in there}
 
 
-def _bind_missing() -> int:
+def _bind_missing(look: str) -> int:
     bound = 0
     newer: set[bytes] = set()  # sends of claims that were looked at already: those are newer
     unread: list[Noted] = []
     for page in claims_log.newest_first():
+        claims_log.keep_look(look)
         missing = _missing([noted.batch for noted in page])
         for noted in page:
             unread.append(noted)
