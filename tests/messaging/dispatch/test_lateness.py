@@ -77,7 +77,7 @@ def test_what_the_refill_has_room_for_is_not_told() -> None:
     assert lateness.of(AT_FIRST + LATE) == 0
     for seconds in (0.002, 0.008, 0.005):
         assert lateness.of(seconds) == 0
-    assert lateness.of(0.05) == pytest.approx(0.05 - 0.0065 - ROOM)
+    assert lateness.of(0.05) == pytest.approx(0.05 - 0.005 - ROOM)
 
 
 def test_what_is_usual_follows_the_last_requests() -> None:
@@ -85,7 +85,8 @@ def test_what_is_usual_follows_the_last_requests() -> None:
     for _ in range(REQUESTS):
         lateness.of(0.005)
     told = [lateness.of(0.1) > 0 for _ in range(REQUESTS)]
-    assert told == [True] * (REQUESTS // 2 + 1) + [False] * (REQUESTS // 2)
+    usual_again = REQUESTS - REQUESTS // 4
+    assert told == [True] * usual_again + [False] * (REQUESTS - usual_again)
 
 
 @pytest.mark.django_db
