@@ -30,7 +30,7 @@ _NEWEST = 100
 def look(*, patient: bool = False) -> int:
     """If the ledger is on another server than it was: bind what that one lacks. Returns the batches that were.
 
-    Quick if nothing has changed. If somebody else looks, leave it to him; `patient`: and wait until he is done.
+    Quick if nothing has changed. If somebody else looks, leave it to them; `patient`: and wait until they are done.
     Raises django.db.Error, redis.RedisError; then nothing is sent until it goes through.
     """
     server = _server()
