@@ -122,13 +122,16 @@ def test_workers_find_it_out_themselves_before_they_send_anything(rig: Rig, mome
 def test_nothing_is_sent_while_somebody_else_looks_or_has_failed_to(
     rig: Rig, moments: Moments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claims_log, "_LOOK_SECONDS", 60)
+    waits, wait = threading.Event(), claims_log.wait_for_look
+    monkeypatch.setattr(claims_log, "wait_for_look", lambda: (waits.set(), wait()))
     submit_some(make_tenant(), 1)
     assert claims_log.begin_look()
     done: list[object] = []
     worker = threading.Thread(target=lambda: (done.append(rig.turn()), connection.close()))
     worker.start()
-    while not Batch.objects.filter(state=BatchState.NOT_SENT).exists():
-        assert worker.is_alive()
+    assert waits.wait(60)
+    assert Batch.objects.get().state == BatchState.NOT_SENT
     assert (rig.sandbox.stats()["requests_received"], statuses()) == (0, {"queued": 1})
     claims_log.end_look("yet another")
     worker.join(10)
