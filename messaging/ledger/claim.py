@@ -164,7 +164,8 @@ WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'se
 
 
 def put_back(batch: UUID, sends: Sequence[BoundSend]) -> None:
-    """Undo the claim of `sends`: they go with another request. In the claim's transaction, or after `record.lock_for_return`."""
+    """Undo the claim of `sends`: they go with another request. In the claim's transaction, or after
+    `preparing.make_ready`."""
     if sends:
         with ledger_cursor() as sql:
             sql.run(_PUT_BACK, {"ids": [s.id for s in sends], "batch": batch})

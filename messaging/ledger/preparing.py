@@ -22,7 +22,7 @@ from core.db import ledger_cursor
 from messaging.ledger import claims_log, record
 from messaging.ledger.claim import LEASE, PREPARING_LEASE
 from messaging.ledger.claims_log import SERVER
-from messaging.ledger.record import Failure
+from messaging.ledger.record import Failure, unless_over
 
 #: Mishaps after which a send is a dead letter.
 LAST_MISHAP = 3
@@ -95,13 +95,9 @@ class Wait:
     mishap: bool
 
 
-_SET_ASIDE = """
+_SET_ASIDE = f"""
 UPDATE messaging_sends s
-SET status = CASE
-        WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
-        WHEN s.expires_at <= clock_timestamp() THEN 'expired'
-        ELSE 'scheduled'
-    END,
+SET status = {unless_over("'scheduled'")},
     not_before = clock_timestamp() + a.seconds * interval '1 second',
     mishaps = s.mishaps + CASE WHEN a.mishap THEN 1 ELSE 0 END,
     held_since = CASE WHEN a.mishap THEN s.held_since ELSE coalesce(s.held_since, clock_timestamp()) END,
@@ -156,13 +152,9 @@ SELECT b.send_ids, b.in_hand, {SERVER} FROM messaging_batches b JOIN core_proces
 WHERE b.id = %(batch)s AND b.state = 'preparing' AND j.done_at IS NULL AND j.lease_until <= clock_timestamp()
 FOR UPDATE OF b, j SKIP LOCKED
 """
-_RELEASE = """
+_RELEASE = f"""
 UPDATE messaging_sends s
-SET status = CASE
-        WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
-        WHEN s.expires_at <= clock_timestamp() THEN 'expired'
-        ELSE 'queued'
-    END,
+SET status = {unless_over("'queued'")},
     mishaps = s.mishaps + CASE WHEN s.id = coalesce(%(in_hand)s::uuid, s.id) THEN %(mishap)s ELSE 0 END
 WHERE s.id = ANY (%(ids)s::uuid[]) AND s.batch_id = %(batch)s AND s.status = 'sending'
   AND s.mishaps + CASE WHEN s.id = coalesce(%(in_hand)s::uuid, s.id) THEN %(mishap)s ELSE 0 END < %(last)s

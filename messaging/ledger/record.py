@@ -134,16 +134,20 @@ def accept(batch: UUID, provider_ids: Mapping[UUID, str]) -> dict[UUID, float]:
     return {pk: float(seconds) for pk, seconds in rows}
 
 
-# A lane that was cancelled takes nothing back, and what has run out meanwhile ends here. `delays` is null for sends that
-# are due at once.
-_GIVE_BACK = """
-UPDATE messaging_sends s
-SET status = CASE
+def unless_over(status: str) -> str:
+    """SQL for the send `s`: `status`, an expression, unless it waits no more. A lane that was cancelled takes nothing back, and
+    what has run out ends."""
+    return f"""CASE
         WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
         WHEN s.expires_at <= clock_timestamp() THEN 'expired'
-        WHEN a.delay IS NULL THEN 'queued'
-        ELSE 'scheduled'
-    END,
+        ELSE {status}
+    END"""
+
+
+# `delays` is null for sends that are due at once.
+_GIVE_BACK = f"""
+UPDATE messaging_sends s
+SET status = {unless_over("CASE WHEN a.delay IS NULL THEN 'queued' ELSE 'scheduled' END")},
     not_before = CASE WHEN a.delay IS NULL THEN s.not_before ELSE clock_timestamp() + a.delay * interval '1 second' END,
     attempts = s.attempts + CASE WHEN %(counted)s THEN 1 ELSE 0 END,
     error_code = %(code)s, error_detail = %(detail)s
