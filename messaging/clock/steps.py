@@ -11,6 +11,7 @@ from django.db import transaction
 from core.db import ledger_cursor
 from messaging.ledger import hints, preparing
 from messaging.ledger.due import BLAST_HELD, NOW, QUEUED_OF_BLAST, active, may_go_alone
+from messaging.ledger.record import unless_over
 from messaging.lifecycle import BlastState
 from messaging.rails import PRIORITY_OF
 
@@ -35,11 +36,7 @@ def wake() -> int:
 
 _WAKE = f"""
 UPDATE messaging_sends s
-SET status = CASE
-    WHEN EXISTS (SELECT FROM messaging_blasts b WHERE b.id = s.blast_id AND b.state = 'cancelled') THEN 'cancelled'
-    WHEN s.expires_at <= clock_timestamp() THEN 'expired'
-    ELSE 'queued'
-END, held_by = NULL
+SET status = {unless_over("'queued'")}, held_by = NULL
 WHERE s.status = 'scheduled' AND s.id = ANY (ARRAY (
     SELECT id FROM messaging_sends
     WHERE status = 'scheduled' AND priority = %(priority)s AND not_before <= {NOW}
