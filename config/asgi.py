@@ -7,6 +7,6 @@ os.environ.setdefault("DEBUG", "0")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 application = get_asgi_application()
 
-from core.db import require_session  # noqa: E402  # it needs the settings
+from core.db.cursor import require_session  # noqa: E402  # it needs the settings
 
 require_session()

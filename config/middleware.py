@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
-from core.faults import passes
+from core.db.faults import passes
 
 log = logging.getLogger(__name__)
 

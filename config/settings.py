@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from config.env import Env
 from config.logs import logging_config
-from core import session
+from core.db import session
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -87,10 +87,10 @@ def _database(url: str) -> dict[str, Any]:
     # A statement of ours is short; a connection that died without a word is noticed within half a minute.
     options |= {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     options["tcp_user_timeout"] = 25_000  # ms; keepalives are not sent while a statement is unacknowledged
-    options["prepare_threshold"] = 5  # Django's default, None, would also forbid it to those who ask (core.db)
+    options["prepare_threshold"] = 5  # Django's default, None, would also forbid it to those who ask (core.db.cursor)
     options["options"] = f"{options.get('options', '')} {session.STARTUP}".strip()
     return {
-        "ENGINE": "core.postgres",
+        "ENGINE": "core.db.postgres",
         **database,
         # A new connection plans the ledger's statements anew: a login code now and then would wait for that.
         "CONN_MAX_AGE": 3600,
@@ -111,20 +111,20 @@ DRAMATIQ_BROKER = {
     # Short on purpose: no Retries (the ledger retries), no TimeLimit (it interrupts threads at any byte code), no
     # AdminMiddleware (nine statements a message).
     "MIDDLEWARE": [
-        "core.processes.WorkerProcess",
+        "core.broker.processes.WorkerProcess",
         "django_dramatiq.middleware.DbConnectionsMiddleware",
-        "core.counters.CarryCounters",
-        "messaging.yielding.middleware.RailPriorityMiddleware",
-        "core.dead_letters.ActorDeadLetters",
+        "core.telemetry.counters.CarryCounters",
+        "messaging.backpressure.middleware.RailPriorityMiddleware",
+        "core.broker.dead_letters.ActorDeadLetters",
     ],
 }
 
 ENCRYPTION_KEYS = ENV.encryption_keys
 FINGERPRINT_KEY = ENV.fingerprint_key
-MESSAGING_PROVIDERS = {"email": "messaging.providers.resend.ResendAdapter"}
+MESSAGING_PROVIDERS = {"email": "messaging.providers.resend.adapter.ResendAdapter"}
 RESEND_API_KEY = ENV.resend_api_key
 RESEND_BASE_URL = ENV.resend_base_url
-#: When a channel's marketing yields; a channel without an entry has the defaults (messaging.yielding.settings).
+#: When a channel's marketing yields; a channel without an entry has the defaults (messaging.backpressure.settings).
 MESSAGING_YIELD: Mapping[str, Any] = ENV.messaging_yield
 #: Days after which a blast is given up that was made, but neither launched nor added to.
 MESSAGING_DRAFT_DAYS = 7

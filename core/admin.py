@@ -12,8 +12,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django_dramatiq.models import Task
 
-from core.logins import LoginForm
 from core.models import ApiKey, Tenant
+from core.security.logins import LoginForm
 
 if TYPE_CHECKING:  # generic for the type checker only
     _TenantBase = admin.ModelAdmin[Tenant]

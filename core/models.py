@@ -104,8 +104,8 @@ class ProcessedJob(models.Model):
 
 
 class DeadLetter(models.Model):
-    """What failed for good, and why: a send, or an actor (`core.dead_letters`). Holds only failures; work whose outcome nobody
-    knows is a state of the ledger. A send has one letter, an actor one for each bug: met again, it is counted."""
+    """What failed for good, and why: a send, or an actor (`core.broker.dead_letters`). Holds only failures; work whose
+    outcome nobody knows is a state of the ledger. A send has one letter, an actor one for each bug: met again, it is counted."""
 
     channel = models.CharField(max_length=16)
     send_id = models.UUIDField(null=True, unique=True, help_text="The send that failed; empty for a dead actor.")

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from messaging.planner import plan_blast
-    from messaging.redriving import redrive
-    from messaging.submission import SendRequest, Submitted, submit, submit_many
+    from messaging.services.redrive import redrive
+    from messaging.services.submit import SendRequest, Submitted, submit, submit_many
 
 __all__ = ["SendRequest", "Submitted", "plan_blast", "redrive", "submit", "submit_many"]
 
-_HOME = {"plan_blast": "messaging.planner", "redrive": "messaging.redriving"}
+_HOME = {"plan_blast": "messaging.planner", "redrive": "messaging.services.redrive"}
 
 
 def __getattr__(name: str) -> Any:
     # Found when asked for: Django imports this package before models may be loaded.
     if name in __all__:
-        return getattr(import_module(_HOME.get(name, "messaging.submission")), name)
+        return getattr(import_module(_HOME.get(name, "messaging.services.submit")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

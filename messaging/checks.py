@@ -13,10 +13,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from core.redis_client import NO_CLUSTER, is_cluster, quick_client
+from core.telemetry.redis_client import NO_CLUSTER, is_cluster, quick_client
+from messaging.backpressure.settings import HINT, read_policy
+from messaging.domain.rails import Channel
 from messaging.providers.base import Adapter
-from messaging.rails import Channel
-from messaging.yielding.settings import HINT, read_policy
 
 _BROKER = "core.broker.RailBroker"
 
@@ -51,7 +51,7 @@ def check_providers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> l
             problems.append(
                 Error(
                     f"MESSAGING_PROVIDERS[{channel!r}]: {reason}",
-                    hint="Set it to the dotted path of an adapter, such as messaging.providers.resend.ResendAdapter.",
+                    hint="Set it to the dotted path of an adapter, such as messaging.providers.resend.adapter.ResendAdapter.",
                     id="messaging.E001",
                 )
             )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dramatiq
 
 from messaging.dispatch import run_ticket
+from messaging.domain.rails import Channel, Rail, actor_name, queue_name
 from messaging.providers.registry import adapters
-from messaging.rails import Channel, Rail, actor_name, queue_name
 
 
 def _declare(channel: Channel, rail: Rail) -> None:

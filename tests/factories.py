@@ -8,14 +8,14 @@ from uuid import UUID
 
 from django.db import connection
 
-from core.ids import new_id
 from core.models import Tenant
-from messaging.content import Document
-from messaging.contents import store_contents
-from messaging.lifecycle import BlastState
+from core.security.ids import new_id
+from messaging.channels.email import Document
+from messaging.domain.lifecycle import BlastState
+from messaging.domain.rails import PRIORITY_OF, RAIL_OF, Category
+from messaging.ledger.contents import store_contents
 from messaging.models import Blast, BlastHint, Send, SenderDomain, TenantAllowance
-from messaging.rails import PRIORITY_OF, RAIL_OF, Category
-from messaging.submission import Submitted, submit_many
+from messaging.services.submit import Submitted, submit_many
 
 _numbers = itertools.count(1)
 

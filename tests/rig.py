@@ -11,18 +11,18 @@ from uuid import UUID
 from django.db import connection
 from redis import Redis
 
-from core.governor import Governor
+from core.governor.client import Governor
 from devtools.sandbox.process import Sandbox
-from messaging import buckets, sender_domains
-from messaging.dispatch import run_ticket, search, seat, turn
-from messaging.dispatch.answer import Recorded
-from messaging.dispatch.batch import Bound
-from messaging.ledger import senders
+from messaging.dispatch import leader, run_ticket, scheduler, turn
+from messaging.dispatch.recording import Recorded
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import buckets, sender_holds
+from messaging.ledger.batch import Bound
 from messaging.models import Batch, RateLimitBucket
 from messaging.providers import registry
 from messaging.providers.base import Adapter
-from messaging.providers.resend import ResendAdapter
-from messaging.rails import Channel, Rail
+from messaging.providers.resend.adapter import ResendAdapter
+from messaging.services import sender_domains
 
 log = logging.getLogger(__name__)
 
@@ -105,10 +105,10 @@ def rigged(sandbox: Sandbox, redis: Redis, adapter: Adapter | None = None) -> It
 def _forget() -> None:
     registry.adapters.cache_clear()
     turn.governor_of.cache_clear()
-    search._memories.clear()
-    seat._seats.clear()
+    scheduler._memories.clear()
+    leader._seats.clear()
     buckets.forget()
-    senders.forget()
+    sender_holds.forget()
     sender_domains.forget()
 
 
@@ -116,7 +116,7 @@ def ids(submitted: list[Any]) -> list[UUID]:
     return [s.id for s in submitted]
 
 
-def prepare(line: turn.Line, grant: search.Grant) -> Bound | None:
+def prepare(line: turn.Line, grant: scheduler.Grant) -> Bound | None:
     """From a grant to the batch that may be requested: claimed, rendered, committed."""
     work, _ = turn.take_work(line, grant)
     return turn.make_ready(line, grant, work) if work else None

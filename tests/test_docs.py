@@ -14,7 +14,7 @@ from django.test import Client
 
 import messaging
 from core.models import ApiKey, Tenant
-from messaging.lifecycle import SEND_STEPS
+from messaging.domain.lifecycle import SEND_STEPS
 from messaging.models import Blast, Send
 from tests.factories import statuses
 from tests.rig import seed_buckets

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 from django.conf import settings
 
-from core.governor import Bucket, Event, Governor, Limits, Want
+from core.governor.client import Bucket, Event, Governor, Limits, Want
 
 _numbers = count()
 _WIDE = Bucket(1_000_000_000, 1_000_000)

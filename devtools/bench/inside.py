@@ -21,7 +21,7 @@ django.setup()
 from core.models import Tenant  # noqa: E402
 from devtools.bench import seed, watch  # noqa: E402
 from devtools.bench.hammer import hammer  # noqa: E402
-from messaging import buckets  # noqa: E402
+from messaging.ledger import buckets  # noqa: E402
 from messaging.planner import plan_blast  # noqa: E402
 
 CALLS: Mapping[str, Callable[..., Any]] = {

@@ -22,7 +22,7 @@ from devtools.stack import RAILS, Stack
 _KEPT = ("messaging_blast_fold",)
 _EMPTY_TRIES = 10
 _SETTLE_SECONDS = 30.0
-#: Above what workers believe of a limit (`messaging.buckets.TTL`).
+#: Above what workers believe of a limit (`messaging.ledger.buckets.TTL`).
 _LIMITS_SECONDS = 2.2
 UNLIMITED = 1_000_000.0
 _LIMITS = """

@@ -85,7 +85,7 @@ def options_from(values: dict[str, Any]) -> Options:
     return Options(**given)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def parse(argv: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m devtools.bench",
         description=DESCRIPTION,
@@ -93,10 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
-    options = options_from(vars(parser.parse_args(argv)))
-    from devtools.bench.run import run  # after parsing: `--help` needs nothing of it
-
-    return run(options)
+    return options_from(vars(parser.parse_args(argv)))
 
 
 def _sections(text: str) -> tuple[str, ...]:

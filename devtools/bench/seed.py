@@ -16,16 +16,16 @@ from uuid import UUID
 import psycopg
 from django.db import connection
 
-from core.crypto import fingerprint
-from core.ids import new_id
 from core.models import Tenant
-from messaging.clock import steps as clock_steps
-from messaging.errors import Conflict
-from messaging.lanes import cancel_blast
+from core.security.crypto import fingerprint
+from core.security.ids import new_id
+from messaging.channels.sealing import seal_recipient
+from messaging.domain.errors import Conflict
+from messaging.ledger import sweeps as clock_steps
 from messaging.models import Blast, SenderDomain
 from messaging.planner import launch_blast, plan_blast
-from messaging.sealing import seal_recipient
-from messaging.submission import MAX_MANY, submit, submit_many
+from messaging.services.control import cancel_blast
+from messaging.services.submit import MAX_MANY, submit, submit_many
 
 _NAMES = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Radia", "Ken")
 _HTML = "<p>Dear {{ first_name }},</p><p>the spring list is here. Your code: <b>{{ code }}</b>.</p>"

@@ -14,16 +14,16 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
-from core.governor import Governor
+from core.governor.client import Governor
 from messaging.dispatch import run_ticket
+from messaging.domain.rails import Channel, Rail
 from messaging.providers.registry import adapter_for
-from messaging.rails import Channel, Rail
 
 #: Step → where its function is looked up by those who call it. In the order in which they run.
 STEPS: dict[str, tuple[str, str]] = {
-    "replay": ("messaging.dispatch.search", "next_replay"),
-    "candidates": ("messaging.dispatch.search", "candidates"),
-    "governor": ("core.governor.Governor", "acquire"),
+    "replay": ("messaging.dispatch.scheduler", "next_replay"),
+    "candidates": ("messaging.dispatch.scheduler", "candidates"),
+    "governor": ("core.governor.client.Governor", "acquire"),
     "locks": ("messaging.ledger.claim", "lock_lanes"),
     "claim": ("messaging.ledger.claim", "take"),
     "open": ("messaging.ledger.claim", "open_batch"),
@@ -33,7 +33,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "encode": ("messaging.dispatch.preparing", "_encode"),
     "ready": ("messaging.ledger.preparing", "make_ready"),
     "request": ("messaging.dispatch.turn", "_call"),
-    "settle": ("core.governor.Governor", "settle"),
+    "settle": ("core.governor.client.Governor", "settle"),
     "record": ("messaging.dispatch.turn", "record_answer"),
 }
 _WARM = 20
@@ -67,7 +67,7 @@ def steps(batches: int) -> dict[str, Any]:
     assert adapter_for(Channel.EMAIL) is not None
     with ExitStack() as stack:
         for name, (where, attribute) in STEPS.items():
-            home = Governor if where == "core.governor.Governor" else importlib.import_module(where)
+            home = Governor if where == "core.governor.client.Governor" else importlib.import_module(where)
             timed = watch.around(name, getattr(home, attribute))
             stack.enter_context(mock.patch.object(home, attribute, timed))
         while done < _WARM + batches:

@@ -1,3 +1,12 @@
-from devtools.chaos.options import main
+from devtools.chaos.options import parse
 
-raise SystemExit(main())
+
+def main() -> int:
+    options = parse()
+    from devtools.chaos.run import run  # after parsing: `--help` needs nothing of it
+
+    return run(options)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -6,7 +6,7 @@ from typing import ClassVar
 from uuid import uuid4
 
 from messaging.providers.base import Answer, Confirmation
-from messaging.providers.resend import ResendAdapter
+from messaging.providers.resend.adapter import ResendAdapter
 
 
 class AtMostOnceAdapter(ResendAdapter):

@@ -12,7 +12,7 @@ from django.db import close_old_connections
 from devtools.bench.inside import serve
 from devtools.bench.seed import tenant
 from devtools.demo.tenants import set_limits
-from messaging.submission import SendRequest, submit_many
+from messaging.services.submit import SendRequest, submit_many
 
 _TEXT = "Dear {{ name }}, your parcel is on its way."
 

@@ -88,13 +88,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     return Options(**given)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    from devtools.chaos.run import run  # after parsing: `--help` needs nothing of it
-
-    return run(options)
-
-
 def _minutes(text: str) -> float:
     minutes = float(text)
     if not SHORTEST_MINUTES <= minutes <= 60:

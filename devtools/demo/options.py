@@ -102,7 +102,7 @@ def options_from(values: dict[str, Any]) -> Options:
     return Options(recipients=recipients, **named)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def parse(argv: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m devtools.demo",
         description=DESCRIPTION,
@@ -110,10 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
-    options = options_from(vars(parser.parse_args(argv)))
-    from devtools.demo.scenario import run  # after parsing: `--help` needs nothing of it
-
-    return run(options)
+    return options_from(vars(parser.parse_args(argv)))
 
 
 def _file(text: str) -> Path:

@@ -71,13 +71,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     return Options(**vars(parser.parse_args(argv)))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    from devtools.k6.run import run  # after parsing: `--help` needs nothing of it
-
-    return run(options)
-
-
 def _profiles(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in PROFILES]:

@@ -16,9 +16,9 @@ from messaging.admin.filters import choice
 from messaging.admin.keyset import KeysetChangeList, Page
 from messaging.admin.readonly import ReadOnlyAdmin
 from messaging.admin.search import parse_search
-from messaging.lifecycle import OPEN_BATCH, BatchState
+from messaging.domain.lifecycle import OPEN_BATCH, BatchState
+from messaging.domain.rails import Rail
 from messaging.models import Batch, Send
-from messaging.rails import Rail
 
 
 @admin.register(Batch)

@@ -16,10 +16,10 @@ from messaging.admin.cells import NONE, at, badge, list_link, moment, row_link
 from messaging.admin.filters import TenantFilter, choice
 from messaging.admin.keyset import KeysetChangeList, Page
 from messaging.admin.readonly import ReadOnlyAdmin
+from messaging.domain.lifecycle import OPEN, BlastState, SendStatus
+from messaging.domain.rails import Category
 from messaging.ledger.counts import BlastFacts, blast_facts
-from messaging.lifecycle import OPEN, BlastState, SendStatus
 from messaging.models import Blast, BlastCount, Send
-from messaging.rails import Category
 
 
 @admin.register(Blast)

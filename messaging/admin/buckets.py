@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from messaging import buckets
+from messaging.ledger import buckets
 from messaging.models import RateLimitBucket
 from messaging.providers.registry import adapters
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from django import forms
 
-from messaging.rails import Category
+from messaging.domain.rails import Category
 
 
 class CategoriesField(forms.MultipleChoiceField):

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from core.dead_letters import WHAT_TO_DO
+from core.broker.dead_letters import WHAT_TO_DO
 from core.models import DeadLetter, Tenant
 from messaging.admin.cells import NONE, at, row_link
 from messaging.admin.filters import ReasonFilter, TenantFilter

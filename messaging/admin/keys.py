@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from core.admin import ApiKeyAdmin as CoreApiKeyAdmin
 from core.models import ApiKey
 from messaging.admin.categories import CategoriesField, listed
-from messaging.allowances import ALLOWANCES, allowance_of_key
 from messaging.models import KeyAllowance
+from messaging.services.allowances import ALLOWANCES, allowance_of_key
 
 if TYPE_CHECKING:  # generic for the type checker only
     _KeyForm = forms.ModelForm[ApiKey]

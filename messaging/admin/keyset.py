@@ -8,16 +8,13 @@ fewer rows than fit, or none, and then says how far it looked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-
-if TYPE_CHECKING:
-    from messaging.admin.readonly import ReadOnlyAdmin
 
 #: Rows that one page is sifted from. In the order of their keys they lie side by side: some 500 pages of the table.
 SCAN = 10_000
@@ -51,10 +48,18 @@ def _behind(rows: QuerySet[M], before: object) -> QuerySet[M]:
     return (rows if before is None else rows.filter(pk__lt=before)).order_by("-pk")
 
 
-class KeysetChangeList(ChangeList):
-    """Django's list of a model, with `ReadOnlyAdmin.page` in place of its paginator. The page parameter holds a key."""
+class Paged(Protocol):
+    """An admin that reads its own pages."""
 
-    model_admin: ReadOnlyAdmin[Any]
+    list_per_page: int
+
+    def page(self, request: HttpRequest, changelist: KeysetChangeList, before: object) -> Page[Any]: ...
+
+
+class KeysetChangeList(ChangeList):
+    """Django's list of a model, with `Paged.page` in place of its paginator. The page parameter holds a key."""
+
+    model_admin: Paged  # type: ignore[assignment]  # generic for the type checker only
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from core.crypto import fingerprint
-from messaging.addresses import parse_address
-from messaging.errors import InvalidInput
+from core.security.crypto import fingerprint
+from messaging.channels.email.address import parse_address
+from messaging.domain.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

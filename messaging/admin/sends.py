@@ -16,10 +16,10 @@ from messaging.admin.filters import BlastFilter, TenantFilter, choice
 from messaging.admin.keyset import KeysetChangeList, Page
 from messaging.admin.readonly import ReadOnlyAdmin
 from messaging.admin.search import Sought, parse_search
+from messaging.domain.lifecycle import SendStatus
+from messaging.domain.rails import Category
 from messaging.ledger.listing import Wanted, page_of
-from messaging.lifecycle import SendStatus
 from messaging.models import Batch, Blast, Send
-from messaging.rails import Category
 
 
 @admin.register(Send)

@@ -15,10 +15,10 @@ from core.admin import TenantAdmin as CoreTenantAdmin
 from core.models import DeadLetter, Tenant
 from messaging.admin.categories import CategoriesField, listed
 from messaging.admin.cells import list_link
-from messaging.allowances import allowance_of
-from messaging.ledger.gate import close_tenants
+from messaging.ledger.claim_gate import close_tenants
 from messaging.models import Blast, Send, SenderDomain, TenantAllowance
 from messaging.models.allowance import MAX_PRIORITY_BLAST
+from messaging.services.allowances import allowance_of
 
 if TYPE_CHECKING:  # generic for the type checker only
     _DomainForm = forms.ModelForm[SenderDomain]

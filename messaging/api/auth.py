@@ -9,8 +9,8 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
 from core.models import ApiKey, Tenant
-from messaging.allowances import ALLOWANCES, Allowance, allowance_of_key
-from messaging.errors import Forbidden, Unauthenticated
+from messaging.domain.errors import Forbidden, Unauthenticated
+from messaging.services.allowances import ALLOWANCES, Allowance, allowance_of_key
 
 #: The form that `ApiKey.issue` gives. Anything else is told so without a query.
 _KEY = re.compile(r"drk_[A-Za-z0-9_-]{20,128}")

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from django.utils.crypto import salted_hmac
 
-from core.hashing import canonical_json
-from messaging.errors import InvalidInput
+from core.security.hashing import canonical_json
+from messaging.domain.errors import InvalidInput
 
 _SALT = "messaging.api.cursor"
 _MAC_BYTES = 16

@@ -17,8 +17,8 @@ from django.views import defaults
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from core.faults import passes
-from messaging.errors import MessagingError
+from core.db.faults import passes
+from messaging.domain.errors import MessagingError
 
 log = logging.getLogger(__name__)
 

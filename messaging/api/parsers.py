@@ -10,7 +10,7 @@ from typing import IO, Any, NoReturn
 from django.http import HttpRequest
 from rest_framework.parsers import BaseParser
 
-from messaging.errors import InvalidInput, MessagingError, TooLarge
+from messaging.domain.errors import InvalidInput, MessagingError, TooLarge
 
 #: Bytes of a request body: what the fields of a send may hold together, each byte of it in the longest form that JSON has
 #: (an ASCII letter as `\\u0041`, six bytes for one), with room to spare. The fields have limits of their own, on what is decoded.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from django.http import QueryDict
 
-from messaging.errors import InvalidInput
+from messaging.domain.errors import InvalidInput
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 100
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.urls import path
 
-from messaging.api.blasts_views import BlastStepView, BlastsView, BlastView, RecipientsView, RejectedView
-from messaging.api.views import SendCancelView, SendsView, SendView
+from messaging.api.blasts.views import BlastStepView, BlastsView, BlastView, RecipientsView, RejectedView
+from messaging.api.sends.views import SendCancelView, SendsView, SendView
 
 urlpatterns = [
     path("sends", SendsView.as_view(), name="messaging-sends"),

@@ -1,29 +1,21 @@
-"""The views: authenticate, read, hand on, answer. What they do is in `messaging.submission` and `messaging.api.sends*`."""
+"""What all views of a tenant have in common: who calls, how much of the body is read, and that answers are JSON."""
 
 from __future__ import annotations
 
-import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from django.urls import reverse
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from core.models import Tenant
 from messaging.api.auth import ApiKeyAuthentication, Caller
-from messaging.api.blasts_slots import upload_slot
 from messaging.api.parsers import LARGE_BODY, frame_body
-from messaging.api.sends import cancel, find_send, parse_send
-from messaging.api.sends_list import list_sends
-from messaging.errors import InvalidInput
-from messaging.submission import submit_many
-
-log = logging.getLogger(__name__)
+from messaging.api.slots import upload_slot
+from messaging.domain.errors import InvalidInput
 
 
 class AlwaysJSON(DefaultContentNegotiation):
@@ -68,51 +60,3 @@ class TenantView(APIView):
             raise InvalidInput("invalid_json", "The body is empty: send a JSON object.")
         assert isinstance(data, dict)
         return data
-
-
-#: What is answered about a send is true for a moment.
-_FRESH = {"Cache-Control": "no-store"}
-
-
-class SendsView(TenantView):
-    """POST sends: 202 with what was recorded, long before it is sent. GET sends: the tenant's own, newest first."""
-
-    def get(self, request: Request) -> Response:
-        return Response(list_sends(self.tenant(request).pk, request.query_params), headers=_FRESH)
-
-    def post(self, request: Request) -> Response:
-        tenant = self.tenant(request)
-        with self.slot(request):
-            send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-            submitted = submit_many(tenant, [send], self.caller(request).allowance)[0]
-        log.info(
-            "send_submitted",
-            extra={
-                "send": str(submitted.id),
-                "tenant": tenant.slug,
-                "rail": submitted.rail.value,
-                "replayed": submitted.replayed,
-            },
-        )
-        headers = {"Location": reverse("messaging-send", args=[submitted.id])}
-        if submitted.replayed:
-            headers["Idempotent-Replayed"] = "true"
-        return Response(submitted.as_json(), status=202, headers=headers)
-
-
-class SendView(TenantView):
-    """GET sends/{id}: how it stands with one of the tenant's own sends."""
-
-    def get(self, request: Request, send_id: str) -> Response:
-        return Response(find_send(self.tenant(request).pk, send_id), headers=_FRESH)
-
-
-class SendCancelView(TenantView):
-    """POST sends/{id}/cancel: 200 with the send, which will not be sent. Safe to repeat. A body is not looked at."""
-
-    def post(self, request: Request, send_id: str) -> Response:
-        tenant = self.tenant(request)
-        send, done = cancel(tenant.pk, send_id)
-        if done:
-            log.info("send_cancelled", extra={"send": send["id"], "tenant": tenant.slug, "rail": send["rail"]})
-        return Response(send, headers=_FRESH)

@@ -2,7 +2,7 @@
 for which it does not.
 
 Everything around a row is looked up by key, row by row (`LATERAL … LIMIT 1`, scalar subqueries): a join would be free to hash
-a whole table for a page of it. So the cost is a page's, whatever the ledger has (`tests/messaging/test_audit_plans.py`).
+a whole table for a page of it. So the cost is a page's, whatever the ledger has (`tests/messaging/audit/test_plans.py`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
 from messaging.audit.report import Difference
+from messaging.domain.lifecycle import SendStatus
 from messaging.ledger.counts import blast_facts
-from messaging.lifecycle import SendStatus
 
 _PAGE = 5_000
 # By the unique index that keeps recipients apart; the ledger has no other that holds all sends of a blast.

@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
 from messaging.audit.report import Difference
 from messaging.audit.walks import PAGE, SENDS
 

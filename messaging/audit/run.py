@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
 from messaging.audit import counts, provider_log
 from messaging.audit.report import Difference, Report
 from messaging.audit.walks import BLASTS, WALKS, Walk

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
 from messaging.audit import checks
 
 #: Sends (or rows of their size) that one statement looks at; of batches, which have a hundred each, a hundredth of it.

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import redis
 from django.db import Error, close_old_connections
 
-from messaging.clock import alive, steps
-from messaging.clock.counts import fold_deltas, prune_paces
-from messaging.clock.keys import prune_keys
-from messaging.clock.lanes import judge_lanes, mark_missing, prune_lanes
 from messaging.clock.tickets import re_ticket
-from messaging.ledger import lost_claims
+from messaging.ledger import lost_claims, sweeps
+from messaging.ledger.expired_keys import prune_keys
+from messaging.ledger.folding import fold_deltas, prune_paces
+from messaging.ledger.lane_marks import judge_lanes, mark_missing, prune_lanes
+from messaging.telemetry import heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -27,27 +27,27 @@ _TIDY_EVERY = 10
 #: say is seen by the re-ticketing.
 _STEPS: dict[str, Callable[[], int]] = {
     "lost_claims": lost_claims.look,
-    "release_unprepared": steps.release_unprepared,
-    "wake": steps.wake,
-    "wake_held": steps.wake_held,
-    "expire": steps.expire,
-    "clear_cancelled": steps.clear_cancelled,
+    "release_unprepared": sweeps.release_unprepared,
+    "wake": sweeps.wake,
+    "wake_held": sweeps.wake_held,
+    "expire": sweeps.expire,
+    "clear_cancelled": sweeps.clear_cancelled,
     "judge_lanes": judge_lanes,
-    "refresh_hints": steps.refresh_hints,
-    "finish_blasts": steps.finish_blasts,
+    "refresh_hints": sweeps.refresh_hints,
+    "finish_blasts": sweeps.finish_blasts,
     "re_ticket": re_ticket,
     "fold_deltas": fold_deltas,
 }
 _TIDY: dict[str, Callable[[], int]] = {
     "newest_claims": lost_claims.look_at_newest,
-    "prune": steps.prune,
-    "prune_holds": steps.prune_holds,
+    "prune": sweeps.prune,
+    "prune_holds": sweeps.prune_holds,
     "prune_keys": prune_keys,
     "prune_paces": prune_paces,
     "prune_lanes": prune_lanes,
     "mark_missing": mark_missing,
-    "expire_drafts": steps.expire_drafts,
-    "tell": alive.tell,
+    "expire_drafts": sweeps.expire_drafts,
+    "tell": heartbeat.tell,
 }
 
 

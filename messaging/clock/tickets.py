@@ -3,12 +3,12 @@ lost tickets, a flushed Redis and workers that vanished or are frozen a matter o
 
 from __future__ import annotations
 
-from core import queues
-from core.db import ledger_cursor
+from core.broker import queues
+from core.db.cursor import ledger_cursor
+from messaging.domain.rails import PRIORITIES, Channel, Rail, queue_name
 from messaging.ledger.due import LAPSED, active, blasts_ring, open_blasts, singles_may_go, singles_ring
 from messaging.providers.registry import adapters
-from messaging.rails import PRIORITIES, Channel, Rail, queue_name
-from messaging.tickets import send_ticket
+from messaging.services.tickets import send_ticket
 
 
 def statement(rail: Rail) -> str:

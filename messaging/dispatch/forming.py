@@ -10,17 +10,17 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from messaging.dispatch.batch import Claimed, Formed
-from messaging.dispatch.by_sender import Chosen, by_sender
-from messaging.ledger import claim, senders
+from messaging.domain.rails import Channel, Rail
+from messaging.isolation.partition import Chosen, by_sender
+from messaging.ledger import claim, sender_holds
+from messaging.ledger.batch import Claimed, Formed
 from messaging.ledger.claim import BoundSend, Take
 from messaging.providers.base import Adapter
-from messaging.rails import Channel, Rail
 
 
 def form_batch(adapter: Adapter, channel: Channel, rail: Rail, batch: UUID, takes: Sequence[Take]) -> Claimed:
     """Claim up to `takes`, put back what must not go together, commit."""
-    watched = senders.watched(channel)
+    watched = sender_holds.watched(channel)
     now = timezone.now().replace(microsecond=0)
     with transaction.atomic():
         held = claim.lock_lanes(takes)

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import redis
 
-from core.redis_client import quick_client
+from core.telemetry.redis_client import quick_client
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from messaging.contents import KEPT_BYTES, Compiled, Contents
+from messaging.domain.rails import Channel, Rail
 from messaging.ledger import heads
 from messaging.ledger.candidates import Lane
-from messaging.rails import Channel, Rail
+from messaging.ledger.contents import KEPT_BYTES, Compiled, Contents
 
 #: Seconds of compiling after which new work goes first, and after which whatever is ready goes in any case: the leader's seat
 #: is held meanwhile.

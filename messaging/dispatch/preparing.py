@@ -19,20 +19,20 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.crypto import SealError, UnknownKey
-from core.faults import place_of
-from messaging import sender_domains
-from messaging.content import RenderError
-from messaging.contents import UNKNOWN_KEY, Compiled, Contents, Unreadable
-from messaging.dispatch.batch import Bound, Formed, Prepared
+from core.db.faults import place_of
+from core.security.crypto import SealError, UnknownKey
+from messaging.channels.email import RenderError
+from messaging.channels.sealing import open_recipient
+from messaging.domain.lane import LaneKey
 from messaging.ledger import preparing, record
+from messaging.ledger.batch import Bound, Formed, Prepared
 from messaging.ledger.claim import PREPARING_LEASE, BoundSend, put_back
 from messaging.ledger.claims_log import Claim
-from messaging.ledger.lanes import LaneKey
+from messaging.ledger.contents import UNKNOWN_KEY, Compiled, Contents, Unreadable
 from messaging.ledger.preparing import LAST_MISHAP, Wait
 from messaging.ledger.record import Failure
 from messaging.providers.base import Adapter, Item
-from messaging.sealing import open_recipient
+from messaging.services import sender_domains
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.crypto import SealError, UnknownKey
-from core.faults import place_of
-from messaging.content import RenderError
-from messaging.contents import UNKNOWN_KEY, Contents, Unreadable
-from messaging.dispatch.batch import Bound, Hopeless
+from core.db.faults import place_of
+from core.security.crypto import SealError, UnknownKey
+from messaging.channels.email import RenderError
 from messaging.dispatch.preparing import render
 from messaging.ledger import rebind, record, recover
+from messaging.ledger.batch import Bound, Hopeless
 from messaging.ledger.claim import LEASE
+from messaging.ledger.contents import UNKNOWN_KEY, Contents, Unreadable
 from messaging.ledger.record import Failure
 from messaging.ledger.recover import LAST_UNANSWERED, Recovered
 from messaging.providers.base import Adapter, Confirmation, Item

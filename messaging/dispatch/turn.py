@@ -18,30 +18,30 @@ from dataclasses import dataclass
 import redis
 from django.db import Error, close_old_connections, transaction
 
-from core import queues
-from core.faults import passes, place_of
-from core.governor import Bucket, Event, Governor, Refusal, Settled
-from core.redis_client import quick_client
-from messaging import outcomes
-from messaging.dispatch import one_waits, refusals, stalls
-from messaging.dispatch.answer import Recorded, record_answer
-from messaging.dispatch.batch import Bound, Claimed, Formed, Hopeless, Waits
+from core.broker import queues
+from core.db.faults import passes, place_of
+from core.governor.client import Bucket, Event, Governor, Refusal, Settled
+from core.telemetry.redis_client import quick_client
+from messaging.dispatch import one_waits, outcomes
 from messaging.dispatch.forming import form_batch
 from messaging.dispatch.lateness import lateness_of
+from messaging.dispatch.leader import Seat, seat_of
+from messaging.dispatch.outcomes import Ruling
 from messaging.dispatch.preparing import FencedOut, prepare_batch
+from messaging.dispatch.recording import Recorded, record_answer
 from messaging.dispatch.reopening import reopen_batch, take_over
-from messaging.dispatch.search import Grant, Later, Memory, memory_of, search
-from messaging.dispatch.seat import Seat, seat_of
+from messaging.dispatch.scheduler import Grant, Later, Memory, memory_of, search
+from messaging.domain.lifecycle import BatchState
+from messaging.domain.rails import Channel, Rail, queue_name
+from messaging.isolation import rejections, stalls
 from messaging.ledger import claims_log, lanes, lost_claims, preparing, record
+from messaging.ledger.batch import Bound, Claimed, Formed, Hopeless, Waits
 from messaging.ledger.claim import LEASE, PREPARING_LEASE, BoundSend
 from messaging.ledger.recover import Recovered
-from messaging.lifecycle import BatchState
-from messaging.metrics.counted import count_batch
-from messaging.outcomes import Ruling
 from messaging.providers.base import Adapter, Answer, LimitHint, Verdict
 from messaging.providers.registry import adapter_for
-from messaging.rails import Channel, Rail, queue_name
-from messaging.tickets import send_ticket
+from messaging.services.tickets import send_ticket
+from messaging.telemetry.counted import count_batch
 
 log = logging.getLogger(__name__)
 
@@ -279,7 +279,7 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
         unused=unused,
         back=_back(grant, () if gone_back else bound.sends),
         answer=answer,
-        refused=refusals.evidence(line.channel, bound, answer, searched=grant.retry),
+        refused=rejections.evidence(line.channel, bound, answer, searched=grant.retry),
     )
     recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
     if recorded.waiting:
@@ -290,10 +290,10 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     # Each by itself: what one of them meets must not cost the others.
     if settled and settled.refused_for:
         with _as_a_hint():
-            refusals.lift(line.channel, settled.refused_for)
+            rejections.lift(line.channel, settled.refused_for)
     if recorded.accepted and not recorded.fenced_out:
         with _as_a_hint():
-            refusals.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
+            rejections.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
     if recorded.state is BatchState.UNKNOWN:
         with _as_a_hint():
             stalls.note(line.adapter.name, line.channel, line.rail, bound, answer)
@@ -412,9 +412,10 @@ def _count(line: Line, bound: Bound, answer: Answer, recorded: Recorded) -> None
         line.rail,
         line.adapter.name,
         items=len(bound.sends),
-        answer=answer,
+        response=str(answer.http_status or answer.code or answer.verdict),
         state=recorded.state,
         accepted=recorded.accepted.values(),
+        failed=len(answer.item_errors),
         fenced_out=recorded.fenced_out,
     )
 

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.db import ledger_cursor
-from messaging.errors import Conflict, NotFound
-from messaging.lifecycle import SendStatus, sources
+from core.db.cursor import ledger_cursor
+from messaging.domain.errors import Conflict, NotFound
+from messaging.domain.lifecycle import SendStatus, sources
 
 #: A send that is bound to a batch is in a request already, or about to be: it is not called back.
 CANCELLABLE = [status for status in sources(SendStatus.CANCELLED) if status != SendStatus.SENDING]

@@ -14,7 +14,9 @@ from uuid import UUID
 
 from psycopg.rows import TupleRow
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
+from messaging.domain.lane import LaneKey
+from messaging.domain.rails import Channel, Rail
 from messaging.ledger.due import (
     LANE_CLOSED,
     LAPSED,
@@ -27,8 +29,6 @@ from messaging.ledger.due import (
     single_due,
     singles_ring,
 )
-from messaging.ledger.lanes import LaneKey
-from messaging.rails import Channel, Rail
 
 #: Tenants that one batch is split among at most: as many as the largest batch has places.
 TENANTS = 100

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
+from messaging.domain.lane import LaneKey
+from messaging.domain.rails import RAIL_OF, Category, Channel, Rail
 from messaging.ledger import record
+from messaging.ledger.claim_gate import FREE_BLASTS, FREE_TENANTS
 from messaging.ledger.due import BLAST_HELD, QUEUED_OF_BLAST, active, single_due, singles_may_go
-from messaging.ledger.gate import FREE_BLASTS, FREE_TENANTS
-from messaging.ledger.lanes import LaneKey
 from messaging.ledger.record import Failure
-from messaging.rails import RAIL_OF, Category, Channel, Rail
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import cast
 from uuid import UUID, uuid4
 
-from core.crypto import keyring
-from core.hashing import canonical_json
-from core.redis_client import quick_client
-from messaging.rails import Channel, Rail
+from core.security.crypto import keyring
+from core.security.hashing import canonical_json
+from core.telemetry.redis_client import quick_client
+from messaging.domain.rails import Channel, Rail
 
 #: Seconds for which a claim is kept, and how many at most (of a hundred sends each: 17 MB).
 KEEP_SECONDS, KEEP_CLAIMS = 900, 10_000
@@ -73,7 +73,7 @@ class Noted:
     sealed: bytes
 
     def claim(self) -> Claim:
-        """Raises core.crypto.SealError."""
+        """Raises core.security.crypto.SealError."""
         head, _, ids = keyring().open(self.sealed, self.batch.bytes).partition(b"\n")
         found = json.loads(head)
         return Claim(

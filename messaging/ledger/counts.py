@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from core.db import ledger_cursor
-from messaging.lifecycle import OPEN, BlastState, SendStatus
+from core.db.cursor import ledger_cursor
+from messaging.domain.lifecycle import OPEN, BlastState, SendStatus
 
 #: Seconds of acceptances that make the rate: long enough to smooth batches of 100 at ten requests a second, and a pause.
 RATE_WINDOW = 60

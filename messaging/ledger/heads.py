@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
+from messaging.domain.rails import Channel, Rail
 from messaging.ledger.candidates import Lane
 from messaging.ledger.due import single_due
-from messaging.rails import Channel, Rail
 
 _OF_SINGLES = f"""
 SELECT l.tenant_id, l.priority, array_agg(s.content_id ORDER BY s.id)

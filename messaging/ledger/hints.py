@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
 
 # A hint that is too low costs nothing, one that is too high half a second: the clock writes it from facts.
 _SET = """

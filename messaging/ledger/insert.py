@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from core.db import ledger_cursor
-from messaging.lifecycle import SendStatus
-from messaging.rails import Category, Channel, Rail
+from core.db.cursor import ledger_cursor
+from messaging.domain.lifecycle import SendStatus
+from messaging.domain.rails import Category, Channel, Rail
 
 
 @dataclass(frozen=True, slots=True)

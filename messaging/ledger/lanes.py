@@ -1,4 +1,4 @@
-"""What the dispatcher writes on lanes whose content a provider refused (`messaging.culprits` says what and why).
+"""What the dispatcher writes on lanes whose content a provider refused (`messaging.isolation.bisection` says what and why).
 
 Called first in a transaction, before the batch is locked (the order of locks). A tenant's lane is written under the
 tenant row's lock, because a missing lane row cannot be locked.
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from core.db import LedgerCursor, ledger_cursor
-from messaging.culprits import Search
-from messaging.ledger.gate import close_blasts, close_tenants
+from core.db.cursor import LedgerCursor, ledger_cursor
+from messaging.domain.lane import LaneKey, Search
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger.claim_gate import close_blasts, close_tenants
 from messaging.ledger.record import Failure
-from messaging.rails import Channel, Rail
 
 #: Seconds that a lane is held at first, and at most: each hold that a trial did not end is twice as long. A provider that is
 #: out of order for a moment costs seconds, a content that nobody mends costs a request every ten minutes.
@@ -25,20 +25,6 @@ LONGEST_HOLD = 600
 
 #: Stalls from which on a lane stays apart from others until they are forgotten, whatever of it is accepted (`ledger.stalls`).
 STALLS_APART = 10
-
-
-@dataclass(frozen=True, slots=True)
-class LaneKey:
-    """A blast, or a tenant's single sends of one priority (None for a blast)."""
-
-    tenant: int
-    blast: UUID | None
-    priority: int | None = None
-
-    @property
-    def place(self) -> tuple[int, str, int]:
-        """By which lanes are put in order: one without a blast cannot be compared with one that has one."""
-        return self.tenant, str(self.blast), -1 if self.priority is None else self.priority
 
 
 def _split(lanes: Collection[LaneKey]) -> tuple[list[LaneKey], list[UUID]]:

@@ -25,9 +25,9 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.db import ledger_cursor
-from messaging.lifecycle import OPEN_BATCH, SendStatus
-from messaging.rails import PRIORITY_OF, RAIL_OF, Category, Channel
+from core.db.cursor import ledger_cursor
+from messaging.domain.lifecycle import OPEN_BATCH, SendStatus
+from messaging.domain.rails import PRIORITY_OF, RAIL_OF, Category, Channel
 
 #: What a page tells of a send.
 COLUMNS = (

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from django.db import Error
 
-from core.crypto import SealError
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
+from core.security.crypto import SealError
 from messaging.ledger import claims_log, rebind
 from messaging.ledger.claims_log import Claim, Noted
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
 from messaging.ledger import claims_log, record
 from messaging.ledger.claim import LEASE, PREPARING_LEASE
 from messaging.ledger.claims_log import SERVER

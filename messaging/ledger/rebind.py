@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.db import LedgerCursor, ledger_cursor
+from core.db.cursor import LedgerCursor, ledger_cursor
 from messaging.ledger import claims_log, preparing
 from messaging.ledger.claim import LEASE
 from messaging.ledger.claims_log import Claim, Noted

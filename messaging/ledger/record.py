@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from core import jobs
-from core.db import ledger_cursor
-from messaging.lifecycle import OPEN_BATCH, BatchState, SendStatus, sources
+from core.db.cursor import ledger_cursor
+from core.jobs import leases
+from messaging.domain.lifecycle import OPEN_BATCH, BatchState, SendStatus, sources
 
 _OPEN_STATES = sorted(OPEN_BATCH)
 
@@ -99,7 +99,7 @@ def keep_bound(batch: UUID, fence: int, next_try: float, why: Failure) -> bool:
     """
     with ledger_cursor() as sql:
         sql.one("SELECT FROM messaging_batches WHERE id = %(batch)s FOR UPDATE", {"batch": batch})
-        if not jobs.extend(job_key(batch), fence, next_try):
+        if not leases.extend(job_key(batch), fence, next_try):
             return False
         sql.run(
             "UPDATE messaging_batches SET state = 'unknown', http_status = %(http)s, error_code = %(code)s,"

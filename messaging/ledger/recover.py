@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from core import jobs
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
+from core.jobs import leases
+from messaging.domain.lifecycle import BatchState
 from messaging.ledger.claim import LEASE, BoundSend
 from messaging.ledger.claims_log import SERVER
 from messaging.ledger.record import job_key
-from messaging.lifecycle import BatchState
 
 #: A provider forgets idempotency keys after 24 h (Resend); a repeat later than this could be a double.
 REPLAY_HOURS = 23
@@ -62,7 +62,7 @@ def take_over(batch: UUID) -> Recovered | None:
     with ledger_cursor() as sql:
         if sql.one(_LOCK, {"batch": batch}) is None:
             return None
-        fence = jobs.begin(job_key(batch), LEASE)
+        fence = leases.begin(job_key(batch), LEASE)
         if fence is None:
             return None
         row = sql.one(_MARK, {"batch": batch, "hours": REPLAY_HOURS})

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from core.db import ledger_cursor
+from core.db.cursor import ledger_cursor
+from messaging.domain.lifecycle import BlastState, SendStatus
+from messaging.domain.rails import Channel, Rail
 from messaging.ledger import hints
-from messaging.lifecycle import BlastState, SendStatus
-from messaging.rails import Channel, Rail
 
 #: Sends of one transaction, and entries of an index that one page looks at.
 PAGE = 5_000

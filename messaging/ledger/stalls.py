@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from core.db import ledger_cursor
-from messaging.ledger.lanes import LaneKey, add_missing, named
-from messaging.rails import Channel, Rail
+from core.db.cursor import ledger_cursor
+from messaging.domain.lane import LaneKey
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger.lanes import add_missing, named
 
 #: Seconds for which a stall is remembered.
 REMEMBERED = 3600

@@ -17,17 +17,18 @@ from django.db import Error, close_old_connections
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from core import counters, queues
-from core.governor import Governor
-from core.levels import read_levels
-from core.redis_client import quick_client
-from messaging import buckets
-from messaging.audit.last import last_audit
-from messaging.clock.alive import last_beat
-from messaging.metrics import counted, ledger
+from core.broker import queues
+from core.governor.client import Governor
+from core.governor.levels import read_levels
+from core.telemetry import counters
+from core.telemetry.redis_client import quick_client
+from messaging.backpressure.state import yield_state
+from messaging.domain.rails import Rail, queue_name
+from messaging.ledger import backlog, buckets
 from messaging.providers.registry import adapters
-from messaging.rails import Rail, queue_name
-from messaging.yielding.state import yield_state
+from messaging.telemetry import counted
+from messaging.telemetry.audits import last_audit
+from messaging.telemetry.heartbeat import last_beat
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ def from_both() -> Iterator[Metric]:
 def from_ledger() -> Iterator[Metric]:
     depth = _gauge(
         "notif_rail_depth",
-        f"Due sends of the rail, counted up to {ledger.MOST}; of blasts, those that are running.",
+        f"Due sends of the rail, counted up to {backlog.MOST}; of blasts, those that are running.",
         ("channel", "rail"),
     )
     oldest = _gauge(
@@ -119,23 +120,23 @@ def from_ledger() -> Iterator[Metric]:
     )
     unclear = _gauge(
         "notif_ambiguous",
-        f"Batches of which nobody can tell whether they were sent, up to {ledger.MOST}.",
+        f"Batches of which nobody can tell whether they were sent, up to {backlog.MOST}.",
         ("provider",),
     )
     dead = _gauge(
         "notif_dead_letters",
-        f"The newest {ledger.MOST} dead letters by reason; beyond the {ledger.REASONS} most frequent ones: other.",
+        f"The newest {backlog.MOST} dead letters by reason; beyond the {backlog.REASONS} most frequent ones: other.",
         ("channel", "reason"),
     )
     for channel in adapters():
         for rail in Rail:
-            facts = ledger.rail_facts(channel, rail)
+            facts = backlog.rail_facts(channel, rail)
             depth.add_metric((channel, rail), facts.depth)
             oldest.add_metric((channel, rail), facts.oldest)
-    batches = ledger.ambiguous()
+    batches = backlog.ambiguous()
     for adapter in adapters().values():
         unclear.add_metric((adapter.name,), batches.get(adapter.name, 0))
-    for labels, n in ledger.dead_letters().items():
+    for labels, n in backlog.dead_letters().items():
         dead.add_metric(labels, n)
     yield from (depth, oldest, unclear, dead)
 

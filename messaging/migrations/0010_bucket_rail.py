@@ -4,7 +4,7 @@ built in follows the provider's limit (docs/decisions/0013-a-tenant-s-share-of-a
 from django.db import migrations, models
 from django.db.models import Q
 
-from messaging.rails import Rail
+from messaging.domain.rails import Rail
 
 SEEDED = {
     "provider": "resend",

@@ -1,4 +1,4 @@
-"""An idempotency key is kept as long as what it was used for is open or redrivable (`messaging.clock.keys`)."""
+"""An idempotency key is kept as long as what it was used for is open or redrivable (`messaging.ledger.expired_keys`)."""
 
 from datetime import timedelta
 

@@ -8,7 +8,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from core.models import ApiKey, Tenant
-from messaging.rails import Category
+from messaging.domain.rails import Category
 
 #: Recipients of a blast that is not marketing, where the operator says nothing else.
 MAX_PRIORITY_BLAST = 1_000

@@ -5,8 +5,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from core.ids import new_id
-from messaging.lifecycle import OPEN_BATCH, BatchState
+from core.security.ids import new_id
+from messaging.domain.lifecycle import OPEN_BATCH, BatchState
 
 
 class Batch(models.Model):

@@ -3,9 +3,9 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-from core.ids import new_id
 from core.models import Tenant
-from messaging.lifecycle import BlastState
+from core.security.ids import new_id
+from messaging.domain.lifecycle import BlastState
 from messaging.models.content import Content
 from messaging.models.lane import ON_ITS_RAIL, LaneMixin
 

@@ -5,7 +5,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from core.models import Tenant
-from messaging.rails import Rail
+from messaging.domain.rails import Rail
 
 
 class RateLimitBucket(models.Model):

@@ -9,7 +9,7 @@ from core.models import Tenant
 
 
 class IdempotencyKey(models.Model):
-    """A tenant's promise that two requests are the same one. How long it is kept: `messaging.clock.keys`."""
+    """A tenant's promise that two requests are the same one. How long it is kept: `messaging.ledger.expired_keys`."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, db_index=False, related_name="+")
     operation = models.CharField(max_length=16)  # "sends" | "blasts"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 
 from core.models import Tenant
-from messaging.rails import Channel, Rail
+from messaging.domain.rails import Channel, Rail
 
 #: The CHECK of sends and blasts. Written out rather than made from `rails.RAIL_OF`: it is what a mistake there runs into.
 ON_ITS_RAIL = (

@@ -10,7 +10,7 @@ class DueLane(models.Model):
 
     Left by a trigger (migration 0009) in the transaction that makes sends due, or changes the tenant's `active` or its lane;
     seen by everybody from the same moment on as that itself. Whoever leaves one writes a row of its own: nobody waits for
-    anybody. Only the clock judges (`clock.lanes`): of a lane's marks one stays while something is due. `closed_until` null:
+    anybody. Only the clock judges (`ledger.lane_marks`): of a lane's marks one stays while something is due. `closed_until` null:
     the lane is open; else it is looked at again then. Marks that are not judged yet count as open.
     """
 

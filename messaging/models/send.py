@@ -4,13 +4,13 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from core.ids import new_id
 from core.models import Tenant
-from messaging.lifecycle import SendStatus
+from core.security.ids import new_id
+from messaging.domain.lifecycle import SendStatus
+from messaging.domain.rails import Channel
 from messaging.models.blast import Blast
 from messaging.models.content import Content
 from messaging.models.lane import ON_ITS_RAIL
-from messaging.rails import Channel
 
 
 class Send(models.Model):

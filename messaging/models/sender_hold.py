@@ -3,7 +3,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-from messaging.rails import Channel
+from messaging.domain.rails import Channel
 
 
 class SenderHold(models.Model):

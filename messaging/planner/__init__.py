@@ -3,8 +3,8 @@
 source (CSV, NDJSON, mappings) ─▶ rows ─▶ chunks ─▶ encode: check, fingerprint, seal ─▶ store: one transaction a chunk
 """
 
-from messaging.planner.launch import launch_blast
 from messaging.planner.plan import plan_blast, resume_planning
 from messaging.planner.results import PlanResult, Progress
+from messaging.services.launch import launch_blast
 
 __all__ = ["PlanResult", "Progress", "launch_blast", "plan_blast", "resume_planning"]

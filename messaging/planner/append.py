@@ -17,24 +17,24 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from core.crypto import keyed_digest
-from core.hashing import canonical_json
 from core.models import Tenant
-from messaging import idempotency
-from messaging.allowances import Allowance
-from messaging.contents import compiled_content
-from messaging.errors import Conflict, InvalidInput, MessagingError, NotFound
-from messaging.lanes import lock_blast
-from messaging.lifecycle import BlastState
+from core.security.crypto import keyed_digest
+from core.security.hashing import canonical_json
+from messaging.domain.errors import Conflict, InvalidInput, MessagingError, NotFound
+from messaging.domain.lifecycle import BlastState
+from messaging.ledger import idempotency
+from messaging.ledger.contents import compiled_content
+from messaging.ledger.uploads import Counts, Upload, finish_upload, leave_upload, open_upload
 from messaging.models import Blast, BlastReject, IdempotencyKey
 from messaging.planner.draft import require_may_send
 from messaging.planner.encode import Encoder
 from messaging.planner.fill import compare, fill
-from messaging.planner.launch import launch_blast
 from messaging.planner.prepare import prepare
 from messaging.planner.rows import Row
 from messaging.planner.sources import Source
-from messaging.planner.uploads import Counts, Upload, finish_upload, leave_upload, open_upload
+from messaging.services.allowances import Allowance
+from messaging.services.control import lock_blast
+from messaging.services.launch import launch_blast
 
 log = logging.getLogger(__name__)
 

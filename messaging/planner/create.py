@@ -13,19 +13,19 @@ from django.db import transaction
 from django.utils import timezone
 
 from core.models import Tenant
-from messaging import idempotency
-from messaging.allowances import Allowance
-from messaging.content import compile_document
-from messaging.errors import InvalidInput
+from messaging.channels.email import compile_document
+from messaging.domain.errors import InvalidInput
+from messaging.ledger import idempotency
+from messaging.ledger.uploads import finish_upload, open_upload
 from messaging.models import Blast, BlastReject
 from messaging.planner.draft import Draft, require_may_send
 from messaging.planner.encode import Encoder
 from messaging.planner.fill import fill
-from messaging.planner.launch import OPERATION, launch_blast
 from messaging.planner.prepare import prepare
 from messaging.planner.rows import Row
 from messaging.planner.sources import open_source
-from messaging.planner.uploads import finish_upload, open_upload
+from messaging.services.allowances import Allowance
+from messaging.services.launch import OPERATION, launch_blast
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any
 
-from messaging.errors import InvalidInput
+from messaging.domain.errors import InvalidInput
+from messaging.ledger.planning import Reject
 from messaging.planner.lines import MAX_RECORD, Lines, RecordTooLongError, scan_utf8
-from messaging.planner.rows import Recipient, Reject, Row
+from messaging.planner.rows import Recipient, Row
 
 TO = "to"
 

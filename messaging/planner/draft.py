@@ -9,20 +9,20 @@ from uuid import UUID
 
 from django.db import transaction
 
-from core.crypto import keyed_digest
-from core.hashing import canonical_json
 from core.models import Tenant
-from messaging import idempotency
-from messaging.addresses import UNSAFE
-from messaging.allowances import Allowance, allowance_of
-from messaging.content import Document
-from messaging.contents import store_contents
-from messaging.errors import Forbidden, InvalidInput
+from core.security.crypto import keyed_digest
+from core.security.hashing import canonical_json
+from messaging.channels.email import Document
+from messaging.channels.email.address import UNSAFE
+from messaging.domain.errors import Forbidden, InvalidInput
+from messaging.domain.rails import PRIORITY_OF, RAIL_OF, Category, Channel
+from messaging.ledger import idempotency
+from messaging.ledger.contents import store_contents
 from messaging.models import Blast
-from messaging.planner.launch import OPERATION
-from messaging.rails import PRIORITY_OF, RAIL_OF, Category, Channel
-from messaging.sender_domains import require_sender_domain
-from messaging.submission import check_times, parse_category, parse_channel, parse_time, require_bucket
+from messaging.services.allowances import Allowance, allowance_of
+from messaging.services.launch import OPERATION
+from messaging.services.sender_domains import require_sender_domain
+from messaging.services.submit import check_times, parse_category, parse_channel, parse_time, require_bucket
 
 MAX_NAME = 200
 #: What a draft holds of a field that was not given (`idempotency.digest_of`).

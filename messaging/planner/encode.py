@@ -8,19 +8,19 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
-from core.crypto import fingerprint
-from core.hashing import canonical_json
-from core.ids import new_id
-from messaging.addresses import UNSAFE, parse_recipient
-from messaging.content import Template, validate_variables
-from messaging.content.certain import certainty_of
-from messaging.content.variables import MAX_BYTES
-from messaging.errors import InvalidInput, MessagingError
-from messaging.planner.rows import Recipient, Reject, Row
-from messaging.sealing import seal_recipient
+from core.security.crypto import fingerprint
+from core.security.hashing import canonical_json
+from core.security.ids import new_id
+from messaging.channels.email import Template
+from messaging.channels.email.address import UNSAFE, parse_recipient
+from messaging.channels.email.certain import certainty_of
+from messaging.channels.sealing import seal_recipient
+from messaging.channels.templates.variables import MAX_BYTES, validate_variables
+from messaging.domain.errors import InvalidInput, MessagingError
+from messaging.ledger.planning import Chunk, Reject
+from messaging.planner.rows import Recipient, Row
 
 #: A row of COPY … (FORMAT binary): number of fields; id, fingerprint and sealed value, each after its length.
 _STAGED = struct.Struct("!hi16si16si")
@@ -28,16 +28,6 @@ _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
 #: Rows rendered to see whether the template works with this list at all.
 _SAMPLE = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows ready for one transaction. `rows` = len(fingerprints) + len(rejects)."""
-
-    rows: int
-    staged: bytes  # `(id uuid, fingerprint bytea, sealed bytea)` in PostgreSQL's binary COPY format, ids ascending
-    fingerprints: Sequence[bytes]
-    rejects: Sequence[Reject]
 
 
 class Encoder:

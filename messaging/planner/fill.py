@@ -8,11 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from django.db import Error as DatabaseError
 
-from messaging.errors import Conflict, InvalidInput
-from messaging.planner.encode import Chunk, Encoder
+from messaging.domain.errors import Conflict, InvalidInput
+from messaging.ledger.planning import Chunk, has_all_of, write_chunk
+from messaging.ledger.uploads import Counts, Upload, keep_lease
+from messaging.planner.encode import Encoder
 from messaging.planner.rows import Row, chunks
-from messaging.planner.store import has_all_of, write_chunk
-from messaging.planner.uploads import Counts, Upload, keep_lease
 
 #: Rejected rows that are kept of a list of which most are: each is a row in the database, and may be two bytes of a body.
 MAX_REJECTED = 100_000

@@ -6,7 +6,7 @@ import io
 import zlib
 from collections.abc import Callable
 
-from messaging.errors import InvalidInput, TooLarge
+from messaging.domain.errors import InvalidInput, TooLarge
 
 #: Bytes that may come out for each that went in. Lists of people give 3 to 30, the worst that gzip can do is 1,032.
 MAX_RATIO = 200

@@ -10,7 +10,7 @@ import codecs
 from collections import deque
 from typing import IO, Any
 
-from messaging.errors import InvalidInput
+from messaging.domain.errors import InvalidInput
 
 #: Longest record, in characters (bytes for a single line). Far above what the variables of a send may hold (16 KiB),
 #: so that columns which the template does not use have room.

@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any, NoReturn
 
-from messaging.errors import InvalidInput
+from messaging.domain.errors import InvalidInput
+from messaging.ledger.planning import Reject
 from messaging.planner.lines import MAX_RECORD
-from messaging.planner.rows import Reject, Row
+from messaging.planner.rows import Row
 from messaging.planner.sources import LOOK_AHEAD, row_of, variable_names
 
 #: Bytes of the lines looked at beforehand: a hundred of the longest would be some 100 MB of Python objects.

@@ -10,21 +10,21 @@ from django.db import transaction
 from django.utils import timezone
 
 from core.models import Tenant
-from messaging.content import compile_document
-from messaging.contents import compiled_content
-from messaging.errors import InvalidInput, NotFound, TooLarge
-from messaging.lifecycle import BlastState
+from messaging.channels.email import compile_document
+from messaging.domain.errors import InvalidInput, NotFound, TooLarge
+from messaging.domain.lifecycle import BlastState
+from messaging.domain.rails import Category, Channel
+from messaging.ledger.contents import compiled_content
+from messaging.ledger.uploads import Counts, finish_upload, leave_upload, open_upload
 from messaging.models import Blast, BlastReject
 from messaging.planner.draft import Draft, require_may_send
 from messaging.planner.encode import Encoder
 from messaging.planner.fill import fill
-from messaging.planner.launch import give_up, launch_blast
 from messaging.planner.prepare import prepare
 from messaging.planner.results import OnProgress, PlanResult, Progress
 from messaging.planner.rows import Row
 from messaging.planner.sources import Recipients, open_source
-from messaging.planner.uploads import Counts, finish_upload, leave_upload, open_upload
-from messaging.rails import Category, Channel
+from messaging.services.launch import give_up, launch_blast
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ def plan_blast(
     `planning`. Resume it with `resume_planning`, or by the same call if it has an `idempotency_key`; the list must be the
     same. The same key after the launch answers the same result; with another content or other options: Conflict.
 
-    Raises `messaging.errors.MessagingError`. InvalidInput, Forbidden, TooLarge and Unavailable come before anything is
-    stored, but for `no_valid_recipients` and for a stream that stops being UTF-8 midway. Conflict: see `planner.uploads`,
+    Raises `messaging.domain.errors.MessagingError`. InvalidInput, Forbidden, TooLarge and Unavailable come before anything is
+    stored, but for `no_valid_recipients` and for a stream that stops being UTF-8 midway. Conflict: see `ledger.uploads`,
     `planner.fill`. Inside the caller's `atomic()` all of it belongs to his transaction.
     """
     now = timezone.now()

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator
 from datetime import datetime
 
-from messaging.content import Template
-from messaging.errors import InvalidInput
+from messaging.channels.email import Template
+from messaging.domain.errors import InvalidInput
 from messaging.planner.encode import Encoder
 from messaging.planner.rows import Row
 from messaging.planner.sources import Source

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from uuid import UUID
 
-from messaging.lifecycle import BlastState
+from messaging.domain.lifecycle import BlastState
 from messaging.models import Blast
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Protocol, TypeAlias, cast
 
-from core.hashing import canonical_json
-from messaging.content import validate_variables
-from messaging.errors import InvalidInput
+from core.security.hashing import canonical_json
+from messaging.channels.templates.variables import validate_variables
+from messaging.domain.errors import InvalidInput
+from messaging.ledger.planning import Reject
 from messaging.planner.csv_source import CsvSource
-from messaging.planner.rows import Recipient, Reject, Row
+from messaging.planner.rows import Recipient, Row
 
 Recipients: TypeAlias = Iterable[Mapping[str, Any]] | str | os.PathLike[str] | IO[bytes] | IO[str]
 

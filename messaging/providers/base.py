@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import ClassVar
 from uuid import UUID
 
-from messaging.rails import Channel
+from messaging.domain.rails import Channel
 
 
 class Confirmation(StrEnum):

@@ -7,8 +7,8 @@ import functools
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from messaging.domain.rails import Channel
 from messaging.providers.base import Adapter
-from messaging.rails import Channel
 
 
 @functools.cache

@@ -17,10 +17,10 @@ import pytest
 
 from config import framing
 from core.models import ApiKey, Tenant
-from messaging.api.blasts_views import MAX_BODY as MAX_BLAST
+from messaging.api.blasts.views import MAX_BODY as MAX_BLAST
 from messaging.api.parsers import MAX_BODY
 from messaging.models import BlastUpload
-from tests.messaging.api.blast_rig import assert_adds_up, csv_of
+from tests.messaging.api.blasts.rig import assert_adds_up, csv_of
 from tests.messaging.api.test_http import Web, serving
 from tests.messaging.tenant_rig import BODY, Speaker, ensure_bucket, make_tenant
 

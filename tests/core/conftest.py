@@ -1,7 +1,7 @@
 import pytest
 from redis import Redis
 
-from tests.core.governor_rig import TimedGovernor
+from tests.core.governor.rig import TimedGovernor
 
 
 @pytest.fixture

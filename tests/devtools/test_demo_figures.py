@@ -22,7 +22,7 @@ from devtools.demo.figures import (
     percentile,
 )
 from devtools.demo.load import Posted, moments, refusals
-from devtools.demo.options import RECIPIENTS, SHORT_RECIPIENTS, main, options_from
+from devtools.demo.options import RECIPIENTS, SHORT_RECIPIENTS, options_from, parse
 
 # --------------------------------------------------------------------------------------------------- percentiles
 
@@ -301,13 +301,13 @@ def test_short_is_a_number_of_recipients(given: tuple[bool, int | None], recipie
 )
 def test_wrong_flags_are_explained(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(argv)
+        parse(argv)
     assert says in capsys.readouterr().err
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--help"])
+        parse(["--help"])
     text = capsys.readouterr().out
     assert "examples" in text
     assert "exit code" in text

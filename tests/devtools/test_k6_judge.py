@@ -13,7 +13,7 @@ from devtools.demo.figures import Evidence, LedgerSend, compute
 from devtools.k6 import judge
 from devtools.k6.conditions import CONDITIONS, COUNTS, PROFILES, judged, missed, told
 from devtools.k6.judge import Burst, NotMeasuredError
-from devtools.k6.options import main, parse
+from devtools.k6.options import parse
 from devtools.k6.run import RUNNERS
 
 
@@ -164,5 +164,5 @@ def test_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(["--only", "newcomer, blast-vs-otp"]).only == ("blast-vs-otp", "newcomer")
     assert parse(["--short"]).short
     with pytest.raises(SystemExit):
-        main(["--only", "speed"])
+        parse(["--only", "speed"])
     assert "no profile 'speed'" in capsys.readouterr().err

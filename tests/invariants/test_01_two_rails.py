@@ -10,10 +10,10 @@ from django.db import IntegrityError, connection, transaction
 
 from core.models import DeadLetter
 from messaging.dispatch import turn
-from messaging.dispatch.search import Grant, search
+from messaging.dispatch.scheduler import Grant, search
+from messaging.domain.rails import PRIORITIES, PRIORITY_OF, RAIL_OF, Category, Channel, Rail, queue_name
 from messaging.models import Blast, Send
 from messaging.providers.registry import adapter_for, adapters
-from messaging.rails import PRIORITIES, PRIORITY_OF, RAIL_OF, Category, Channel, Rail, queue_name
 from messaging.tasks import dramatiq
 from tests.factories import make_blast, make_tenant, request, statuses, submit_some
 from tests.rig import Rig, prepare

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from messaging import buckets
 from messaging.dispatch import turn
+from messaging.domain.rails import Rail
+from messaging.ledger import buckets
 from messaging.models import RateLimitBucket
-from messaging.rails import Rail
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import Rig
 

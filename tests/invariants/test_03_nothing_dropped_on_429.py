@@ -9,10 +9,10 @@ import pytest
 
 from core.models import DeadLetter
 from messaging.clock import run_once
-from messaging.lifecycle import SendStatus
+from messaging.dispatch.outcomes import MAX_ATTEMPTS
+from messaging.domain.lifecycle import SendStatus
+from messaging.domain.rails import Rail
 from messaging.models import Batch, Send
-from messaging.outcomes import MAX_ATTEMPTS
-from messaging.rails import Rail
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import Rig
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from messaging.providers.http import ForbiddenEndpointError, HttpAdapter
+from messaging.domain.rails import Rail
+from messaging.providers.http.client import ForbiddenEndpointError, HttpAdapter
 from messaging.providers.registry import adapters
-from messaging.rails import Rail
 from tests.factories import make_tenant, submit_some
 from tests.rig import Rig
 

@@ -15,10 +15,10 @@ from redis import Redis
 
 from core.models import Tenant
 from devtools.stack import Stack, url_of
+from messaging.domain.rails import Channel, Rail
 from messaging.models import Batch, Send
-from messaging.rails import Channel, Rail
-from messaging.submission import submit, submit_many
-from messaging.tickets import send_ticket
+from messaging.services.submit import submit, submit_many
+from messaging.services.tickets import send_ticket
 from tests.factories import make_tenant, request, statuses, submit_some
 from tests.rig import seed_buckets
 

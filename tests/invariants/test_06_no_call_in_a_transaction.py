@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
+from messaging.domain.rails import Channel
 from messaging.providers.base import Answer
 from messaging.providers.registry import adapters
-from messaging.providers.resend import ResendAdapter
-from messaging.rails import Channel
+from messaging.providers.resend.adapter import ResendAdapter
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import Rig
 

@@ -6,9 +6,9 @@ from django.apps import apps
 from django.conf import settings
 from django.db.models import Model
 
-from messaging import buckets
+from messaging.domain.rails import Rail
+from messaging.ledger import buckets
 from messaging.models import RateLimitBucket
-from messaging.rails import Rail
 from tests.factories import make_tenant, submit_some
 from tests.rig import Rig, seed_buckets
 

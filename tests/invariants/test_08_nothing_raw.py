@@ -14,14 +14,14 @@ from django.conf import settings
 from django.db import connection
 
 from config.logs import JsonFormatter
-from core.crypto import FINGERPRINT_BYTES, Keyring, SealError, fingerprint, keyring
 from core.models import ApiKey
+from core.security.crypto import FINGERPRINT_BYTES, Keyring, SealError, fingerprint, keyring
+from messaging.channels.sealing import open_recipient
 from messaging.clock import run_once
-from messaging.errors import MessagingError
+from messaging.domain.errors import MessagingError
+from messaging.domain.rails import Rail
 from messaging.models import Content, Send
-from messaging.rails import Rail
-from messaging.sealing import open_recipient
-from messaging.submission import submit
+from messaging.services.submit import submit
 from tests.factories import make_tenant, request, submit_some
 from tests.rig import Rig
 

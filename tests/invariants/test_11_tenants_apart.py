@@ -10,10 +10,10 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from core.models import ApiKey
-from messaging.errors import Conflict, Forbidden
+from messaging.domain.errors import Conflict, Forbidden
 from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send, SenderDomain, TenantAllowance
 from messaging.planner import plan_blast
-from messaging.submission import submit
+from messaging.services.submit import submit
 from tests.factories import make_tenant, request, statuses, submit_some
 from tests.rig import Rig
 

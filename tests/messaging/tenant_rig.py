@@ -9,7 +9,7 @@ from typing import Any
 from django.test import Client
 
 from core.models import ApiKey, Tenant
-from messaging import buckets
+from messaging.ledger import buckets
 from messaging.models import RateLimitBucket, Send, SenderDomain
 
 #: The least that a send must say.

@@ -19,9 +19,9 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.state import StateApps
 from django.utils import timezone
 
-from core.ids import new_id
+from core.security.ids import new_id
 from devtools.stack import url_of
-from messaging.lifecycle import BlastState
+from messaging.domain.lifecycle import BlastState
 from messaging.migrations._concurrently import AddIndexConcurrently, RemoveIndexConcurrently
 from messaging.models import (
     Batch,

@@ -9,7 +9,7 @@ from django.db import connections
 
 
 class Command(migrate.Command):
-    """Django's, on a session that has patience (`core.session` has none): an index that is built beside full traffic waits for
+    """Django's, on a session that has patience (`core.db.session` has none): an index that is built beside full traffic waits for
     every transaction that was open when it began, and a build that gives up leaves an invalid index."""
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -16,9 +16,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from messaging.audit import Report, audit
-from messaging.audit.last import remember
 from messaging.audit.provider_log import LogError
 from messaging.audit.report import MEANINGS, NOTICES
+from messaging.telemetry.audits import remember
 
 #: Seconds between two lines of progress.
 _QUIET = 2.0
@@ -77,7 +77,7 @@ class Command(BaseCommand):
                 f"The database refused or is not there ({type(error).__name__}).", returncode=_CANNOT
             ) from None
         try:
-            remember(report)
+            remember(differences=report.differences, notices=report.notices, seconds=report.seconds)
         except redis.RedisError as error:
             self.stderr.write(f"The result is not kept for metrics: Redis is away ({type(error).__name__}).")
         self.stdout.write(json.dumps(report.as_json()) if options["json"] else _text(report))

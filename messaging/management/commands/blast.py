@@ -20,12 +20,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from core.models import Tenant
-from messaging.errors import MessagingError
-from messaging.lifecycle import BlastState
+from messaging.domain.errors import MessagingError
+from messaging.domain.lifecycle import BlastState
+from messaging.domain.rails import Category
 from messaging.models import BlastReject
 from messaging.planner import PlanResult, Progress, launch_blast, plan_blast, resume_planning
 from messaging.planner.results import OnProgress
-from messaging.rails import Category
 
 #: Rejected rows shown at the end; `--rejects` writes all of them.
 _SHOWN = 10

@@ -11,8 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import close_old_connections
 
-from core.db import require_session
-from core.redis_client import quick_client, refuse_cluster
+from core.db.cursor import require_session
+from core.telemetry.redis_client import quick_client, refuse_cluster
 from messaging.clock import BEAT_SECONDS, run_once
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from core.models import ApiKey, Tenant
+from messaging.domain.rails import Category
 from messaging.models import SenderDomain, TenantAllowance
 from messaging.models.allowance import MAX_PRIORITY_BLAST
-from messaging.rails import Category
 
 HELP = """\
 Create a tenant with its sender domains and one API key, and print the key: the only time that it is shown.

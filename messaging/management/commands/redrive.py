@@ -14,8 +14,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from core.models import Tenant
-from messaging.errors import MessagingError
-from messaging.redriving import Redriven, Verdict, redrive
+from messaging.domain.errors import MessagingError
+from messaging.services.redrive import Redriven, Verdict, redrive
 
 #: Seconds between two lines of progress.
 _QUIET = 2.0

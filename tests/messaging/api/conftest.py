@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from core import queues
-from messaging import buckets
-from tests.messaging.api.blast_rig import Blasts
+from core.broker import queues
+from messaging.ledger import buckets
+from tests.messaging.api.blasts.rig import Blasts
 from tests.messaging.tenant_rig import Speaker, ensure_bucket, make_tenant
 
 

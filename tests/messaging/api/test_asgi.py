@@ -10,7 +10,7 @@ import pytest
 from django.core.handlers.asgi import ASGIRequest
 
 from messaging.api.parsers import MAX_BODY
-from messaging.api.views import SendsView
+from messaging.api.sends.views import SendsView
 from tests.messaging.tenant_rig import BODY, Speaker
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from messaging import buckets
-from messaging.api import blasts_views, parsers
-from messaging.api.blasts_slots import upload_slot
+from messaging.api import parsers
+from messaging.api.blasts import views
 from messaging.api.parsers import MAX_BODY
+from messaging.api.slots import upload_slot
+from messaging.ledger import buckets
 from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send
 from tests.messaging.tenant_rig import BODY, Speaker, error_of, make_tenant
 
@@ -233,7 +234,7 @@ def test_every_legal_content_fits_in_the_longest_form_that_it_has(speaker: Speak
         "variables": {"v": letter * (16_000 // len(letter.encode()))},
     }
     assert speaker.post(escaped(most).encode()).status_code == 202
-    assert blasts_views.MAX_BODY - MAX_BODY >= 8 * 1024 * 1024  # and a blast has as much room for recipients as it had
+    assert views.MAX_BODY - MAX_BODY >= 8 * 1024 * 1024  # and a blast has as much room for recipients as it had
 
 
 def test_a_large_body_takes_a_slot_of_an_upload(speaker: Speaker) -> None:

@@ -14,8 +14,9 @@ from rest_framework import exceptions
 
 from config.logs import JsonFormatter
 from devtools.stack import url_of
-from messaging.api import sends, views
+from messaging.api import views
 from messaging.api.errors import problem_of
+from messaging.api.sends import fields
 from tests.messaging.tenant_rig import BODY, Speaker, error_of
 
 URL = "/v1/messaging/sends"
@@ -137,7 +138,7 @@ def test_what_the_framework_raises(error: Exception, status: int, code: str, ret
 
 def test_the_fields_that_are_documented_are_the_fields_there_are() -> None:
     known: Any = {"to", "from", "subject", "category", "channel", "reply_to", "html", "text", "headers", "variables"}
-    assert {*sends.REQUIRED, *sends.OPTIONAL} == known | {"not_before", "expires_at"}
+    assert {*fields.REQUIRED, *fields.OPTIONAL} == known | {"not_before", "expires_at"}
 
 
 @pytest.fixture

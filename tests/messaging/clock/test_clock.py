@@ -13,14 +13,15 @@ from django.db import connection, connections
 from django.utils import timezone
 from redis import Redis
 
-from core import queues
+from core.broker import queues
 from core.models import ProcessedJob, Tenant
 from devtools.stack import url_of
-from messaging.clock import run_once, steps
+from messaging.clock import run_once
 from messaging.clock.tickets import re_ticket
-from messaging.lanes import cancel_blast, pause_blast, pause_tenant_lane
+from messaging.domain.rails import Channel, Rail, queue_name
+from messaging.ledger import sweeps
 from messaging.models import BlastHint, BlastMark, Send, SenderHold
-from messaging.rails import Channel, Rail, queue_name
+from messaging.services.control import cancel_blast, pause_blast, pause_tenant_lane
 from tests.factories import insert_raw, make_blast, make_tenant, statuses, submit_some
 from tests.messaging.ledger.plans import generic_plan
 from tests.rig import seed_buckets
@@ -47,15 +48,15 @@ def _past() -> Any:
 
 def test_a_scheduled_send_becomes_due_when_its_time_has_come() -> None:
     submit_some(make_tenant(), 2, not_before=_soon())
-    assert (steps.wake(), statuses()) == (0, {"scheduled": 2})
+    assert (sweeps.wake(), statuses()) == (0, {"scheduled": 2})
     Send.objects.update(not_before=_past())
-    assert (steps.wake(), statuses()) == (2, {"queued": 2})
+    assert (sweeps.wake(), statuses()) == (2, {"queued": 2})
 
 
 def test_a_scheduled_send_that_has_run_out_expires_instead() -> None:
     submit_some(make_tenant(), 1, not_before=_soon(), expires_at=_soon() + timedelta(hours=1))
     Send.objects.update(not_before=_past(), expires_at=_past())
-    steps.wake()
+    sweeps.wake()
     assert statuses() == {"expired": 1}
 
 
@@ -64,12 +65,12 @@ def test_waiting_sends_expire() -> None:
     submit_some(tenant, 2, expires_at=_soon())
     submit_some(tenant, 2)
     Send.objects.filter(expires_at__isnull=False).update(expires_at=_past())
-    assert (steps.expire(), statuses()) == (2, {"expired": 2, "queued": 2})
+    assert (sweeps.expire(), statuses()) == (2, {"expired": 2, "queued": 2})
 
 
-@pytest.mark.parametrize("step", [steps.wake, steps.expire])
+@pytest.mark.parametrize("step", [sweeps.wake, sweeps.expire])
 def test_a_step_is_bounded_and_the_next_beat_goes_on(step: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "LIMIT", 3)
+    monkeypatch.setattr(sweeps, "LIMIT", 3)
     submit_some(make_tenant(), 5, not_before=_soon(), expires_at=_soon() + timedelta(hours=1))
     Send.objects.update(not_before=_past(), expires_at=_past())
     assert [step(), step(), step()] == [3, 2, 0]
@@ -84,7 +85,7 @@ def test_a_cancelled_blast_is_cleared_and_closed_and_its_sends_in_flight_are_lef
         status="scheduled", not_before=_soon()
     )
     cancel_blast(blast.pk)
-    assert (steps.clear_cancelled(), statuses()) == (4, {"cancelled": 4, "sending": 1})
+    assert (sweeps.clear_cancelled(), statuses()) == (4, {"cancelled": 4, "sending": 1})
 
 
 def test_hints_follow_the_facts_both_ways() -> None:
@@ -93,24 +94,24 @@ def test_hints_follow_the_facts_both_ways() -> None:
     assert first is not None
     hint = BlastHint.objects.get(pk=blast.pk)
     BlastHint.objects.update(has_due=False, low=None)
-    assert steps.refresh_hints() == 1
+    assert sweeps.refresh_hints() == 1
     hint.refresh_from_db()
     assert (hint.has_due, hint.low) == (True, first.pk)
     # A send that went back to waiting below `low` is found again.
     Send.objects.filter(pk=first.pk).update(status="sending", batch_id=first.pk)
-    assert sum(steps.refresh_hints() for _ in range(steps.TURNS)) == 1
+    assert sum(sweeps.refresh_hints() for _ in range(sweeps.TURNS)) == 1
     hint.refresh_from_db()
     assert hint.low > first.pk
     Send.objects.filter(pk=first.pk).update(status="queued")
-    steps.refresh_hints()
+    sweeps.refresh_hints()
     assert BlastMark.objects.count() == 0
     hint.refresh_from_db()
     assert hint.low == first.pk
     Send.objects.update(status="sent", accepted_at=timezone.now())
-    steps.refresh_hints()
+    sweeps.refresh_hints()
     hint.refresh_from_db()
     assert hint.has_due is False
-    assert steps.refresh_hints() == 0
+    assert sweeps.refresh_hints() == 0
 
 
 @pytest.mark.parametrize("status", ["queued", "scheduled", "sending"])
@@ -128,7 +129,7 @@ def test_a_blast_with_an_open_send_is_not_finished(status: str) -> None:
             " now(), 1)",
             [one.pk, one.pk],
         )
-    assert steps.finish_blasts() == 0
+    assert sweeps.finish_blasts() == 0
     blast.refresh_from_db()
     assert (blast.state, blast.finished_at) == ("running", None)
 
@@ -139,8 +140,8 @@ def test_a_blast_without_an_open_send_is_finished_also_with_ambiguous_ones() -> 
     one = Send.objects.first()
     assert one is not None
     Send.objects.filter(pk=one.pk).update(status="ambiguous", batch_id=one.pk)
-    steps.refresh_hints()
-    assert steps.finish_blasts() == 1
+    sweeps.refresh_hints()
+    assert sweeps.finish_blasts() == 1
     blast.refresh_from_db()
     assert blast.state == "finished"
     assert blast.finished_at is not None
@@ -150,14 +151,14 @@ def test_a_planning_or_paused_blast_is_not_finished() -> None:
     make_blast(make_tenant(), 0, state="planning")
     paused = make_blast(make_tenant(), 0)
     pause_blast(paused.pk)
-    assert steps.finish_blasts() == 0
+    assert sweeps.finish_blasts() == 0
 
 
 def test_finished_jobs_are_pruned_young_ones_and_open_ones_stay() -> None:
-    long_ago = timezone.now() - timedelta(days=steps.KEEP_DAYS, minutes=1)
+    long_ago = timezone.now() - timedelta(days=sweeps.KEEP_DAYS, minutes=1)
     for key, done_at in (("old", long_ago), ("young", timezone.now()), ("open", None)):
         ProcessedJob.objects.create(job_key=key, lease_until=long_ago, done_at=done_at)
-    assert steps.prune() == 1
+    assert sweeps.prune() == 1
     assert set(ProcessedJob.objects.values_list("job_key", flat=True)) == {"young", "open"}
 
 
@@ -248,18 +249,18 @@ def test_single_sends_wait_for_as_long_as_their_domain_is_held() -> None:
     suspected = _hold("suspected.org", code="")
     for hold in (held.pk, ended.pk, suspected.pk, suspected.pk + 1):
         _held_by(hold, 3)
-    assert steps.wake_held() == 1 + 3 + 3
+    assert sweeps.wake_held() == 1 + 3 + 3
     assert statuses(held_by=held.pk) == {"scheduled": 3}
     assert statuses(held_by=ended.pk) == {"scheduled": 2}, "one of them tries"
     assert statuses(held_by=None) == {"queued": 7}
-    assert steps.wake() == 0
+    assert sweeps.wake() == 0
 
 
 def test_the_first_to_try_a_domain_again_is_a_login_code() -> None:
     ended = _hold("ended.org", until=_past())
     _held_by(ended.pk, 2, category="product")
     _held_by(ended.pk, 1)
-    steps.wake_held()
+    sweeps.wake_held()
     assert Send.objects.get(status="queued").category == "transactional"
 
 
@@ -272,24 +273,24 @@ def test_a_send_that_may_not_go_tries_no_domain_for_others() -> None:
     _held_by(ended.pk, 3)
     pause_tenant_lane(Tenant.objects.last(), Channel.EMAIL, Rail.TRANSACTIONAL)
     _held_by(ended.pk, 1)
-    assert steps.wake_held() == 1
+    assert sweeps.wake_held() == 1
     assert Send.objects.get(status="queued").tenant_id == Tenant.objects.last().pk
 
 
 def test_what_has_run_out_while_its_domain_was_held_expires() -> None:
     _held_by(1, 2, expires_at=_soon())
     Send.objects.update(expires_at=_past())
-    assert (steps.wake_held(), statuses()) == (2, {"expired": 2})
+    assert (sweeps.wake_held(), statuses()) == (2, {"expired": 2})
 
 
 def test_waking_what_was_held_is_bounded_and_no_domain_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "LIMIT", 5)
-    monkeypatch.setattr(steps, "_HELD", 3)
+    monkeypatch.setattr(sweeps, "LIMIT", 5)
+    monkeypatch.setattr(sweeps, "_HELD", 3)
     _held_by(1, 4)
     _held_by(2, 4)
-    assert steps.wake_held() == 5
+    assert sweeps.wake_held() == 5
     assert sorted(Send.objects.filter(held_by=hold).count() for hold in (1, 2)) == [1, 2]
-    assert [steps.wake_held(), steps.wake_held()] == [3, 0]
+    assert [sweeps.wake_held(), sweeps.wake_held()] == [3, 0]
 
 
 def test_holds_that_nobody_asks_about_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +301,7 @@ def test_holds_that_nobody_asks_about_are_pruned(monkeypatch: pytest.MonkeyPatch
     _hold("suspected.org", code="")
     _hold("ended.org", until=_past(), written_at=long_ago)
     _hold("held.org", until=_soon(), written_at=long_ago)
-    monkeypatch.setattr(steps, "LIMIT", 3)
+    monkeypatch.setattr(sweeps, "LIMIT", 3)
     assert [run_once().moved["prune_holds"] for _ in range(3)] == [3, 1, 0]
     assert set(SenderHold.objects.values_list("domain", flat=True)) == {"suspected.org", "ended.org", "held.org"}
 
@@ -318,7 +319,7 @@ def test_waking_reads_no_send_that_goes_on_waiting() -> None:
         cursor.execute("VACUUM ANALYZE messaging_sends")
     SenderHold.objects.filter(pk=holds[7]).delete()
     SenderHold.objects.filter(pk=holds[9]).update(held_until=_past())
-    plan = generic_plan(steps._WAKE_HELD, {"limit": 5_000, "few": 10})
+    plan = generic_plan(sweeps._WAKE_HELD, {"limit": 5_000, "few": 10})
     assert plan.offences() == []
     assert plan.buffers < 1_000
     assert statuses() == {"queued": 11, "scheduled": 19_989}

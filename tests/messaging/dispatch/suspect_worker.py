@@ -13,11 +13,11 @@ import django
 
 django.setup()
 
+from messaging.channels.sealing import open_recipient  # noqa: E402
 from messaging.dispatch import preparing, run_ticket, turn  # noqa: E402
+from messaging.domain.rails import Channel, Rail  # noqa: E402
 from messaging.providers import registry  # noqa: E402
-from messaging.providers.resend import ResendAdapter  # noqa: E402
-from messaging.rails import Channel, Rail  # noqa: E402
-from messaging.sealing import open_recipient  # noqa: E402
+from messaging.providers.resend.adapter import ResendAdapter  # noqa: E402
 
 POISON = "poison@recipients.org"
 

@@ -9,11 +9,11 @@ from django.db import connection
 from django.utils import timezone
 
 from core.models import DeadLetter
+from messaging.domain.lifecycle import BatchState
+from messaging.domain.rails import Channel
 from messaging.ledger.claim import LEASE
-from messaging.lifecycle import BatchState
 from messaging.models import Batch, Send
 from messaging.providers.registry import adapters
-from messaging.rails import Channel
 from tests.factories import make_tenant, statuses, submit_some
 from tests.messaging.providers.confirmations import AtMostOnce, Verifiable
 from tests.rig import Rig

@@ -16,7 +16,7 @@ from core.models import Tenant
 from devtools.stack import Stack, url_of
 from messaging.models import Batch, Send, SenderDomain
 from messaging.planner import plan_blast
-from tests.core.broker_rig import until
+from tests.core.broker.rig import until
 from tests.rig import seed_buckets
 
 pytestmark = pytest.mark.process

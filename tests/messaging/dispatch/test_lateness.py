@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from core.governor import Bucket, Limits, Want
+from core.governor.client import Bucket, Limits, Want
 from messaging.dispatch import turn
 from messaging.dispatch.lateness import AT_FIRST, LATE, REQUESTS, ROOM, Lateness, lateness_of
-from messaging.rails import Rail
-from tests.core.governor_calls import Acquire
-from tests.core.governor_model import Model
+from messaging.domain.rails import Rail
+from tests.core.governor.calls import Acquire
+from tests.core.governor.model import Model
 from tests.factories import make_tenant, submit_some
 from tests.rig import Rig
 

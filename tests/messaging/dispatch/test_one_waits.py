@@ -10,10 +10,10 @@ import pytest
 import redis as redis_py
 from redis import Redis
 
-from core.governor import Bucket, Governor, Limits, Want
-from core.ids import new_id
+from core.governor.client import Bucket, Governor, Limits, Want
+from core.security.ids import new_id
 from messaging.dispatch import one_waits
-from messaging.rails import Rail
+from messaging.domain.rails import Rail
 from tests.factories import make_tenant, submit_some
 from tests.rig import Rig, seed_buckets
 

@@ -13,21 +13,20 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from core import crypto
 from core.models import DeadLetter, Tenant
-from messaging import buckets
-from messaging.clock import run_once, steps
-from messaging.clock.lanes import judge_lanes
-from messaging.contents import kept
-from messaging.dispatch import search, turn
-from messaging.lanes import cancel_blast
-from messaging.ledger import lanes
-from messaging.ledger.lanes import LaneKey
+from core.security import crypto
+from messaging.clock import run_once
+from messaging.dispatch import scheduler, turn
+from messaging.domain.lane import LaneKey
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import buckets, lanes, sweeps
+from messaging.ledger.contents import kept
+from messaging.ledger.lane_marks import judge_lanes
 from messaging.models import Batch, BlastHint, Content, DueLane, RateLimitBucket, Send, TenantLane
 from messaging.providers.base import Confirmation
 from messaging.providers.registry import adapter_for, adapters
-from messaging.providers.resend import ResendAdapter
-from messaging.rails import Channel, Rail
+from messaging.providers.resend.adapter import ResendAdapter
+from messaging.services.control import cancel_blast
 from tests.factories import make_blast, make_content, make_tenant, statuses, submit_some
 from tests.rig import Rig, prepare
 
@@ -62,7 +61,7 @@ def _spoil(content: Content, sealed: bytes) -> None:
 def _wake() -> None:
     """As if the time had come for all that waits."""
     Send.objects.filter(status="scheduled").update(not_before=timezone.now() - timedelta(seconds=1))
-    steps.wake()
+    sweeps.wake()
 
 
 def test_a_content_sealed_with_an_unknown_key_waits_and_stops_nobody(rig: Rig) -> None:
@@ -149,7 +148,7 @@ def test_a_lane_that_somebody_changes_is_left_out_and_nobody_waits(rig: Rig, imp
         other.execute("SELECT FROM core_tenants WHERE id = %s FOR NO KEY UPDATE", [a.pk])
         rig.turn()
         assert (statuses(tenant=a), statuses(tenant=b)) == ({"queued": 1}, {"sent": 1})
-    search._memories.clear()
+    scheduler._memories.clear()
     rig.turn()
     assert statuses() == {"sent": 2}
     assert rig.governor.spent() == rig.sandbox.stats()["requests_received"]
@@ -179,7 +178,7 @@ def test_a_blast_that_claims_hold_all_the_time_gets_its_hint(rig: Rig) -> None:
     blast = make_blast(make_tenant(), 3)
     with _somebody_else() as other:
         other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR KEY SHARE", [blast.pk])
-        assert steps.refresh_hints() == 1
+        assert sweeps.refresh_hints() == 1
 
 
 def test_the_clock_s_hints_stop_no_claim(rig: Rig, impatient: None) -> None:
@@ -191,7 +190,7 @@ def test_the_clock_s_hints_stop_no_claim(rig: Rig, impatient: None) -> None:
 
 
 def test_a_login_code_wakes_before_the_blast_that_was_due_earlier(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "LIMIT", 50)
+    monkeypatch.setattr(sweeps, "LIMIT", 50)
     a, b = make_tenant("a"), make_tenant("b")
     make_blast(a, 200)
     submit_some(b, 1)
@@ -204,7 +203,7 @@ def test_a_login_code_wakes_before_the_blast_that_was_due_earlier(rig: Rig, monk
 def test_clearing_cancelled_blasts_is_bounded_and_passes_over_those_that_wait_for_an_answer(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "LIMIT", 20)
+    monkeypatch.setattr(sweeps, "LIMIT", 20)
     tenant = make_tenant()
     for _ in range(30):
         bound = make_blast(tenant, 1)
@@ -282,7 +281,7 @@ def test_starved_tenants_take_no_places_and_hide_nobody(rig: Rig) -> None:
     submit_some(busy, 300)
     _crowd(make_content(busy), 1_500)
     starved = list(Tenant.objects.filter(slug__startswith="closed-").values_list("pk", flat=True))
-    search.memory_of("resend", Channel.EMAIL, Rail.TRANSACTIONAL).rest(starved, 60)
+    scheduler.memory_of("resend", Channel.EMAIL, Rail.TRANSACTIONAL).rest(starved, 60)
     last = make_tenant("last")
     submit_some(last, 1)
     rig.turn()
@@ -487,8 +486,8 @@ def test_a_provider_without_idempotency_is_not_asked_twice_after_a_worker_vanish
     adapters()[Channel.EMAIL] = _AtMostOnce(api_key="re_sandbox", base_url=rig.sandbox.url)
     submit_some(make_tenant(), 3)
     line = turn.Line(adapters()[Channel.EMAIL], turn.governor_of("resend"), Channel.EMAIL, Rail.TRANSACTIONAL)
-    grant = search.search(line.adapter, line.governor, line.channel, line.rail, line.memory)
-    assert isinstance(grant, search.Grant)
+    grant = scheduler.search(line.adapter, line.governor, line.channel, line.rail, line.memory)
+    assert isinstance(grant, scheduler.Grant)
     bound = prepare(line, grant)
     assert bound is not None
     turn._call(line.adapter, bound, time.monotonic())  # sent; the worker dies before it records

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import requests
 
-from core.governor import Event
+from core.governor.client import Event
 from core.models import DeadLetter
-from messaging import outcomes
-from messaging.lifecycle import BatchState, SendStatus
+from messaging.dispatch import outcomes
+from messaging.dispatch.outcomes import BOUND, FIRST, Fate, Ruling, rule
+from messaging.domain.lifecycle import BatchState, SendStatus
+from messaging.domain.rails import Channel
 from messaging.models import Send
-from messaging.outcomes import BOUND, FIRST, Fate, Ruling, rule
 from messaging.providers import registry
 from messaging.providers.base import Confirmation, Verdict
-from messaging.providers.resend import ResendAdapter
-from messaging.rails import Channel
+from messaging.providers.resend.adapter import ResendAdapter
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import Rig
 

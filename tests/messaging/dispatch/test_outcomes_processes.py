@@ -16,8 +16,8 @@ from redis import Redis
 
 from core.models import DeadLetter, Tenant
 from devtools.stack import Stack, url_of
+from messaging.dispatch.outcomes import MAX_ATTEMPTS
 from messaging.models import Batch, Send
-from messaging.outcomes import MAX_ATTEMPTS
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import seed_buckets
 

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from messaging import contents, sender_domains
-from messaging.contents import kept
 from messaging.dispatch import prefetch, preparing, turn
 from messaging.dispatch.prefetch import Prefetch
-from messaging.dispatch.search import memory_of
+from messaging.dispatch.scheduler import memory_of
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import contents
 from messaging.ledger.candidates import Lane
+from messaging.ledger.contents import kept
 from messaging.models import Send, SenderDomain, TenantLane
 from messaging.providers.registry import adapters
-from messaging.rails import Channel, Rail
+from messaging.services import sender_domains
 from tests.factories import make_blast, make_tenant, status_of, statuses, submit_some
 from tests.rig import Rig
 

@@ -18,15 +18,15 @@ from django.utils import timezone
 from core.models import DeadLetter, ProcessedJob, Tenant
 from devtools.processes import Process, Supervisor
 from devtools.stack import url_of
-from messaging.clock import run_once, steps
+from messaging.clock import run_once
 from messaging.dispatch import preparing as dispatch_preparing
 from messaging.dispatch import turn
 from messaging.dispatch.forming import form_batch
-from messaging.dispatch.search import Grant, memory_of, search
-from messaging.ledger import preparing
+from messaging.dispatch.scheduler import Grant, memory_of, search
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import preparing, sweeps
 from messaging.models import Batch, Content, Send
 from messaging.providers.registry import adapters
-from messaging.rails import Channel, Rail
 from tests.factories import make_tenant, status_of, statuses, submit_some
 from tests.messaging.dispatch.suspect_worker import POISON
 from tests.rig import Rig, prepare
@@ -51,7 +51,7 @@ def _claimed_by_one_that_dies() -> None:
 
 def _wake() -> None:
     Send.objects.filter(status="scheduled").update(not_before=timezone.now() - timedelta(seconds=1))
-    steps.wake()
+    sweeps.wake()
 
 
 # ------------------------------------------------------------------------------------------------ real workers

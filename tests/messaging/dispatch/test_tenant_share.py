@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from core.models import Tenant
-from messaging import buckets
-from messaging.dispatch.search import Grant, Later, Memory, search
-from messaging.ledger import lanes
-from messaging.ledger.lanes import LaneKey
+from messaging.dispatch.scheduler import Grant, Later, Memory, search
+from messaging.domain.lane import LaneKey
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import buckets, lanes
 from messaging.models import RateLimitBucket
 from messaging.providers.registry import adapter_for
-from messaging.rails import Channel, Rail
 from tests.factories import insert_raw, make_tenant, submit_some
 from tests.rig import Rig
 

@@ -13,23 +13,22 @@ import redis as redis_module
 from django.db import connection, connections, transaction
 from django.utils import timezone
 
-from core import queues
+from core.broker import queues
 from core.models import DeadLetter, Tenant
-from messaging import buckets, outcomes
-from messaging.contents import kept
-from messaging.dispatch import turn
-from messaging.dispatch.answer import Recorded, record_answer
+from messaging.channels.sealing import seal_recipient
+from messaging.dispatch import outcomes, turn
 from messaging.dispatch.forming import form_batch
-from messaging.dispatch.search import Grant, Later, memory_of, search
-from messaging.lanes import cancel_blast, pause_blast, pause_tenant_lane, resume_tenant_lane
-from messaging.ledger import recover
-from messaging.lifecycle import BatchState
+from messaging.dispatch.recording import Recorded, record_answer
+from messaging.dispatch.scheduler import Grant, Later, memory_of, search
+from messaging.domain.lifecycle import BatchState
+from messaging.domain.rails import Channel, Rail, queue_name
+from messaging.ledger import buckets, recover
+from messaging.ledger.contents import kept
 from messaging.models import Batch, Blast, Content, RateLimitBucket, Send
 from messaging.providers.base import Answer, Verdict
 from messaging.providers.registry import adapter_for
-from messaging.rails import Channel, Rail, queue_name
-from messaging.sealing import seal_recipient
-from messaging.submission import submit_many
+from messaging.services.control import cancel_blast, pause_blast, pause_tenant_lane, resume_tenant_lane
+from messaging.services.submit import submit_many
 from tests.factories import hint_due, make_tenant, request, statuses, submit_some
 from tests.rig import Rig, prepare, seed_buckets
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from django.core.management import call_command
 from django.db import connection
 
-from messaging.clock import steps
-from messaging.clock.lanes import judge_lanes
+from messaging.ledger import sweeps
+from messaging.ledger.lane_marks import judge_lanes
 from messaging.models import Blast
 from tests.factories import insert_raw, make_blast, make_tenant
 
@@ -105,7 +105,7 @@ def _load() -> Loaded:
         make_blast(tenant, 5, state="paused", category="product")
     while judge_lanes():
         pass
-    steps.refresh_hints()
+    sweeps.refresh_hints()
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
     return Loaded(big.pk, blast, [t.pk for t in singles], len(singles))

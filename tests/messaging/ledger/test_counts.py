@@ -17,18 +17,19 @@ from django.db import connection, transaction
 from django.db.models import Count
 from django.utils import timezone
 
-from core.ids import new_id
+from core.security.ids import new_id
 from devtools.stack import url_of
-from messaging.clock import counts, run_once, steps
-from messaging.clock.counts import fold_deltas, prune_paces
-from messaging.lanes import cancel_blast
+from messaging.clock import run_once
+from messaging.domain.lifecycle import SendStatus
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import folding, sweeps
 from messaging.ledger.claim import Take, put_back, take
 from messaging.ledger.counts import READ, blast_facts, newest_blasts
+from messaging.ledger.folding import fold_deltas, prune_paces
 from messaging.ledger.record import Failure, accept, fail, give_back, leave_ambiguous
-from messaging.lifecycle import SendStatus
 from messaging.models import Batch, Blast, BlastCount, BlastDelta, BlastFold, BlastPace, BlastUpload, Send
-from messaging.rails import Channel, Rail
-from messaging.submission import submit
+from messaging.services.control import cancel_blast
+from messaging.services.submit import submit
 from tests.factories import insert_raw, make_blast, make_tenant, request, submit_some
 from tests.messaging.ledger.plans import generic_plan
 from tests.messaging.tenant_rig import ensure_bucket
@@ -62,8 +63,8 @@ class Life:
     def step(self) -> None:
         deeds: list[Callable[[], object]] = [
             self.claim, self.claim, self.claim, self.accepted, self.accepted, self.given_back, self.failed, self.ambiguous,
-            self.redriven, self.added, self.expires, self.cancelled, self.rolled_back, steps.wake, steps.expire,
-            steps.clear_cancelled, fold_deltas, self.fold_some,
+            self.redriven, self.added, self.expires, self.cancelled, self.rolled_back, sweeps.wake, sweeps.expire,
+            sweeps.clear_cancelled, fold_deltas, self.fold_some,
         ]  # fmt: skip
         self.random.choice(deeds)()
 
@@ -144,12 +145,12 @@ class Life:
         self.bound = {b.pk: b.send_ids for b in Batch.objects.all()}
 
     def fold_some(self) -> None:
-        limit, rounds = counts.LIMIT, counts.ROUNDS
-        counts.LIMIT, counts.ROUNDS = self.random.randint(1, 5), 1
+        limit, rounds = folding.LIMIT, folding.ROUNDS
+        folding.LIMIT, folding.ROUNDS = self.random.randint(1, 5), 1
         try:
             fold_deltas()
         finally:
-            counts.LIMIT, counts.ROUNDS = limit, rounds
+            folding.LIMIT, folding.ROUNDS = limit, rounds
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -189,8 +190,8 @@ def test_a_transaction_has_one_row_for_each_status_it_changed() -> None:
 
 
 def test_two_clocks_fold_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "LIMIT", 7)
-    monkeypatch.setattr(counts, "ROUNDS", 1000)
+    monkeypatch.setattr(folding, "LIMIT", 7)
+    monkeypatch.setattr(folding, "ROUNDS", 1000)
     tenant = make_tenant()
     blasts = [make_blast(tenant, 3) for _ in range(30)]
     ids = list(Send.objects.values_list("id", flat=True))

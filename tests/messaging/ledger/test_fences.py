@@ -8,9 +8,9 @@ from uuid import UUID
 from django.db import transaction
 
 from core.models import ProcessedJob
+from messaging.domain.lifecycle import BatchState
 from messaging.ledger import recover
 from messaging.ledger.record import Failure, finish, finish_accepted_late, keep_bound
-from messaging.lifecycle import BatchState
 from tests.factories import make_tenant, submit_some
 from tests.rig import Rig
 

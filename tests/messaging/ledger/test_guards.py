@@ -10,23 +10,22 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from core.db import ledger_cursor
-from core.ids import new_id
+from core.db.cursor import ledger_cursor
 from core.models import Tenant
-from messaging import outcomes
-from messaging.dispatch import turn
-from messaging.dispatch.answer import record_answer
-from messaging.dispatch.batch import Bound
+from core.security.ids import new_id
+from messaging.dispatch import outcomes, turn
 from messaging.dispatch.forming import form_batch
-from messaging.dispatch.search import Grant, memory_of, search
+from messaging.dispatch.recording import record_answer
+from messaging.dispatch.scheduler import Grant, memory_of, search
+from messaging.domain.lifecycle import BatchState
+from messaging.domain.rails import Channel, Rail
 from messaging.ledger import claim, record
+from messaging.ledger.batch import Bound
 from messaging.ledger.claim import Take
-from messaging.lifecycle import BatchState
 from messaging.models import Batch, Blast, Send, TenantLane
 from messaging.providers.base import Answer, Verdict
 from messaging.providers.registry import adapters
-from messaging.rails import Channel, Rail
-from messaging.redriving import redrive
+from messaging.services.redrive import redrive
 from tests.factories import hint_due, make_blast, make_tenant, statuses, submit_some
 from tests.messaging.providers.confirmations import Verifiable
 from tests.rig import Rig, prepare

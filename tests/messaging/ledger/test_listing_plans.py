@@ -13,12 +13,12 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from core.db import LedgerCursor
+from core.db.cursor import LedgerCursor
+from messaging.domain.lifecycle import SendStatus
+from messaging.domain.rails import Category
 from messaging.ledger import listing
 from messaging.ledger.listing import Page, Wanted, page_of
-from messaging.lifecycle import SendStatus
 from messaging.models import Send
-from messaging.rails import Category
 from tests.factories import insert_raw, make_blast, make_tenant
 from tests.messaging.ledger.plans import Plan, generic_plan
 

@@ -13,17 +13,17 @@ import redis as redis_py
 from django.db import connection
 from django.utils import timezone
 
-from core.crypto import SealError
-from core.ids import new_id
-from core.redis_client import quick_client
-from messaging.clock import run_once, steps
-from messaging.ledger import claims_log, lost_claims, preparing, rebind
-from messaging.lifecycle import BatchState
+from core.security.crypto import SealError
+from core.security.ids import new_id
+from core.telemetry.redis_client import quick_client
+from messaging.clock import run_once
+from messaging.domain.lifecycle import BatchState
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import claims_log, lost_claims, preparing, rebind, sweeps
 from messaging.models import Batch, Send
 from messaging.providers.base import Adapter, Answer
 from messaging.providers.registry import adapters
-from messaging.providers.resend import ResendAdapter
-from messaging.rails import Channel, Rail
+from messaging.providers.resend.adapter import ResendAdapter
 from tests.factories import make_tenant, request, status_of, statuses, submit_some
 from tests.messaging.providers.confirmations import AtMostOnce, Verifiable
 from tests.rig import Rig
@@ -75,7 +75,7 @@ def test_what_was_sent_and_lost_is_not_sent_again(rig: Rig, moments: Moments, st
     submit_some(make_tenant(), 3)
     Send.objects.update(status=status, not_before=timezone.now() - timedelta(seconds=1))
     moments.keep()
-    steps.wake()
+    sweeps.wake()
     rig.turn()
     before = rig.batch()
     moments.go_back()
@@ -369,7 +369,7 @@ def test_nothing_is_released_before_the_claims_were_compared(
     submit_some(make_tenant(), 2)
     cut_between_the_commits(rig, moments, monkeypatch)
     rig.lapse_leases()
-    assert steps.release_unprepared() == 0  # the server has just moved
+    assert sweeps.release_unprepared() == 0  # the server has just moved
     rig.redis.set("notif:ledger:looking", "1")
     beat = run_once(1)  # somebody else looks
     assert (beat.moved["lost_claims"], beat.moved["release_unprepared"], beat.failed) == (0, 0, ())

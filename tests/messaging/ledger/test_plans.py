@@ -15,14 +15,14 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from core.ids import new_id
-from messaging.clock import keys, steps, tickets
-from messaging.clock import lanes as clock_lanes
-from messaging.ledger import claim, record
+from core.security.ids import new_id
+from messaging.clock import tickets
+from messaging.domain.rails import Channel, Rail
+from messaging.ledger import backlog as metrics
+from messaging.ledger import claim, expired_keys, record, sweeps
+from messaging.ledger import lane_marks as clock_lanes
 from messaging.ledger.candidates import _REPLAY, CANDIDATES, candidates
-from messaging.metrics import ledger as metrics
-from messaging.rails import Channel, Rail
-from messaging.yielding.depth import COUNT, WHO
+from messaging.ledger.depth import COUNT, WHO
 from tests.messaging.ledger.loaded import Loaded, loaded_ledger
 from tests.messaging.ledger.plans import Plan, generic_plan
 
@@ -44,8 +44,8 @@ def loaded(django_db_setup: None, django_db_blocker: Any) -> Iterator[Loaded]:
 @pytest.fixture
 def old_snapshot(loaded: Loaded) -> Iterator[None]:
     """Somebody's export: a transaction that has looked at the ledger and stays open while 40,000 sends are claimed."""
-    keys = ("dbname", "user", "password", "host", "port")
-    with psycopg.connect(**{k: v for k, v in connection.get_connection_params().items() if k in keys}) as other:
+    expired_keys = ("dbname", "user", "password", "host", "port")
+    with psycopg.connect(**{k: v for k, v in connection.get_connection_params().items() if k in expired_keys}) as other:
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT count(*) FROM core_tenants")
         with connection.cursor() as cursor:
@@ -54,8 +54,8 @@ def old_snapshot(loaded: Loaded) -> Iterator[None]:
                 "SELECT id FROM messaging_sends WHERE blast_id = %s AND status = 'queued' ORDER BY id LIMIT 40000))",
                 [loaded.blast.pk],
             )
-        for _ in range(steps.TURNS):
-            steps.refresh_hints()
+        for _ in range(sweeps.TURNS):
+            sweeps.refresh_hints()
         yield
         other.rollback()
 
@@ -127,20 +127,20 @@ def test_an_old_snapshot_does_not_make_claims_dearer(loaded: Loaded) -> None:
     """40,000 claimed sends are still in the index for the snapshot's sake: `low` steps over them."""
     _check(_explain(CANDIDATES, MARKETING | LOOK), 6_000)
     _check(_explain(claim._TAKE, _claim_of(loaded, 100)), 5_000)
-    _check(_explain(steps.FACTS, {"after": NIL, "limit": 2_000}), 1_500)
-    _check(_explain(steps._LOCK_RUN_OUT, {"limit": 5_000}), 1_000)
+    _check(_explain(sweeps.FACTS, {"after": NIL, "limit": 2_000}), 1_500)
+    _check(_explain(sweeps._LOCK_RUN_OUT, {"limit": 5_000}), 1_000)
 
 
 # -------------------------------------------------------------------------------------------------------------- clock
 
 BEAT: dict[str, tuple[Callable[[], str], dict[str, Any], int]] = {
-    "wake": (lambda: steps._WAKE, {"priority": 1, "limit": 5_000}, 50),
-    "expire": (lambda: steps._EXPIRE, {"limit": 5_000}, 50),
-    "clear cancelled, queued": (lambda: steps._CLEAR % {"status": "queued"}, {"limit": 5_000}, 50),
-    "clear cancelled, scheduled": (lambda: steps._CLEAR % {"status": "scheduled"}, {"limit": 5_000}, 50),
-    "marks of blasts": (lambda: steps._MARKS, {"limit": 5_000}, 50),
-    "hints": (lambda: steps.FACTS, {"after": NIL, "limit": 2_000}, 1_500),
-    "finish": (lambda: steps._LOCK_RUN_OUT, {"limit": 5_000}, 1_000),
+    "wake": (lambda: sweeps._WAKE, {"priority": 1, "limit": 5_000}, 50),
+    "expire": (lambda: sweeps._EXPIRE, {"limit": 5_000}, 50),
+    "clear cancelled, queued": (lambda: sweeps._CLEAR % {"status": "queued"}, {"limit": 5_000}, 50),
+    "clear cancelled, scheduled": (lambda: sweeps._CLEAR % {"status": "scheduled"}, {"limit": 5_000}, 50),
+    "marks of blasts": (lambda: sweeps._MARKS, {"limit": 5_000}, 50),
+    "hints": (lambda: sweeps.FACTS, {"after": NIL, "limit": 2_000}, 1_500),
+    "finish": (lambda: sweeps._LOCK_RUN_OUT, {"limit": 5_000}, 1_000),
     "judge": (lambda: clock_lanes.JUDGE, {"limit": 5_000, "open": 500, "after": 0}, 4_000),
     "missing": (
         # A thousand tenants, every five seconds.
@@ -149,9 +149,9 @@ BEAT: dict[str, tuple[Callable[[], str], dict[str, Any], int]] = {
         8_000,
     ),
     "idle lanes": (lambda: clock_lanes.IDLE, {}, 100),
-    "drafts": (lambda: steps.EXPIRE_DRAFTS, {"limit": 5_000, "days": 7}, 50),
-    "old keys": (lambda: keys.PRUNE, {"limit": 5_000, "days": 7}, 50),
-    "old jobs": (lambda: steps._PRUNE_JOBS, {"limit": 5_000, "days": 7}, 50),
+    "drafts": (lambda: sweeps.EXPIRE_DRAFTS, {"limit": 5_000, "days": 7}, 50),
+    "old keys": (lambda: expired_keys.PRUNE, {"limit": 5_000, "days": 7}, 50),
+    "old jobs": (lambda: sweeps._PRUNE_JOBS, {"limit": 5_000, "days": 7}, 50),
     "work, transactional": (
         lambda: tickets.statement(Rail.TRANSACTIONAL),
         EMAIL | {"rail": "transactional", "provider": "resend"},

@@ -15,9 +15,9 @@ from uuid import UUID
 from django.db import connection
 
 from core.models import Tenant
+from messaging.channels.sealing import open_recipient
 from messaging.models import Blast, BlastReject, Send
 from messaging.planner import PlanResult, plan_blast
-from messaging.sealing import open_recipient
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -6,11 +6,12 @@ import io
 
 import pytest
 
-from messaging.errors import InvalidInput
+from messaging.domain.errors import InvalidInput
+from messaging.ledger.planning import Reject
 from messaging.planner import lines
 from messaging.planner.csv_source import CsvSource
 from messaging.planner.lines import MAX_RECORD
-from messaging.planner.rows import Recipient, Reject
+from messaging.planner.rows import Recipient
 from tests.messaging.planner.rig import csv_file
 
 

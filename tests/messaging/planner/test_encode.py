@@ -8,12 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from core.crypto import SealError, fingerprint, keyring
-from core.ids import new_id
-from messaging.content import Document, compile_document
-from messaging.planner.encode import Chunk, Encoder
-from messaging.planner.rows import Recipient, Reject
-from messaging.sealing import open_recipient, seal_recipient
+from core.security.crypto import SealError, fingerprint, keyring
+from core.security.ids import new_id
+from messaging.channels.email import Document, compile_document
+from messaging.channels.sealing import open_recipient, seal_recipient
+from messaging.ledger.planning import Chunk, Reject
+from messaging.planner.encode import Encoder
+from messaging.planner.rows import Recipient
 
 
 def encoder(**values: str) -> Encoder:

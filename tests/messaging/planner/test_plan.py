@@ -12,15 +12,16 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from core import queues
-from core.crypto import fingerprint
+from core.broker import queues
 from core.models import Tenant
-from messaging.errors import Conflict, InvalidInput, NotFound
-from messaging.lanes import cancel_blast
-from messaging.lifecycle import BlastState, SendStatus
+from core.security.crypto import fingerprint
+from messaging.domain.errors import Conflict, InvalidInput, NotFound
+from messaging.domain.lifecycle import BlastState, SendStatus
+from messaging.ledger.planning import Reject
 from messaging.models import Blast, BlastHint, BlastReject, Send
 from messaging.planner import Progress, launch_blast
-from messaging.planner.rows import Recipient, Reject, Row, chunks
+from messaging.planner.rows import Recipient, Row, chunks
+from messaging.services.control import cancel_blast
 from tests.factories import allow_blasts, make_tenant, statuses
 from tests.messaging.planner.rig import assert_adds_up, csv_file, people, plan, recipients_of, rejects
 

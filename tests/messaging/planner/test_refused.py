@@ -10,11 +10,11 @@ import pytest
 from django.utils import timezone
 
 from core.models import Tenant
-from messaging.content import liquid as engine
-from messaging.content.filters import Spec, metered
-from messaging.content.runtime import Part
-from messaging.errors import Forbidden, InvalidInput, MessagingError, TooLarge
-from messaging.lifecycle import BlastState
+from messaging.channels.templates import liquid as engine
+from messaging.channels.templates.filters import Spec, metered
+from messaging.channels.templates.runtime import Part
+from messaging.domain.errors import Forbidden, InvalidInput, MessagingError, TooLarge
+from messaging.domain.lifecycle import BlastState
 from messaging.models import Blast, Content, IdempotencyKey, Send
 from messaging.planner import plan_blast
 from tests.messaging.planner.rig import csv_file, people, plan, rejects

@@ -18,18 +18,18 @@ from django.conf import settings
 from django.db import ProgrammingError, connection, transaction
 from django.utils import timezone
 
-from core.crypto import keyed_digest
-from core.hashing import canonical_json
 from core.models import Tenant
-from messaging.content import Document
-from messaging.contents import compiled_content
-from messaging.errors import Conflict, InvalidInput, NotFound
-from messaging.lanes import cancel_blast, pause_blast
-from messaging.lifecycle import BlastState
+from core.security.crypto import keyed_digest
+from core.security.hashing import canonical_json
+from messaging.channels.email import Document
+from messaging.domain.errors import Conflict, InvalidInput, NotFound
+from messaging.domain.lifecycle import BlastState
+from messaging.ledger.contents import compiled_content
 from messaging.models import Blast, IdempotencyKey
 from messaging.planner import PlanResult, Progress, resume_planning
 from messaging.planner.draft import Draft
 from messaging.planner.encode import Encoder
+from messaging.services.control import cancel_blast, pause_blast
 from tests.factories import allow_blasts, make_tenant
 from tests.messaging.planner.rig import (
     assert_adds_up,
@@ -377,4 +377,4 @@ def test_second_planner_waits_for_the_chunk_in_hand(
     assert (blast.state, blast.planned, blast.rejected) == (BlastState.RUNNING, 20_000, 1)
     assert 0 in [child.returncode for child in children]
     for child, (_, stderr) in zip(children, ends, strict=True):
-        assert child.returncode == 0 or "messaging.errors.Conflict" in stderr
+        assert child.returncode == 0 or "messaging.domain.errors.Conflict" in stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from messaging.providers.http import HttpClient, NoReply, Reply
+from messaging.providers.http.client import HttpClient, NoReply, Reply
 from tests.messaging.providers import stage as staged
 from tests.messaging.providers.stage import Response, Stage, open_stage
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
-from core.ids import new_id
-from messaging.providers.answers import stable_code, unanswered, verdict_of
+from core.security.ids import new_id
 from messaging.providers.base import Answer, Confirmation, Verdict
-from messaging.providers.http import NoReply, Reply
-from messaging.providers.resend import ResendAdapter
+from messaging.providers.http.answers import stable_code, unanswered, verdict_of
+from messaging.providers.http.client import NoReply, Reply
+from messaging.providers.resend.adapter import ResendAdapter
 
 
 class AtMostOnce(ResendAdapter):

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from messaging.providers.base import Adapter, Answer, Confirmation, Item, Verdict
-from messaging.providers.http import ForbiddenEndpointError, HttpAdapter
+from messaging.providers.http.client import ForbiddenEndpointError, HttpAdapter
 from tests.messaging.providers import stage as staged
 from tests.messaging.providers.stage import Act, Response, Seen, Stage, open_stage
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from messaging.providers.base import Adapter, Answer, Confirmation, Verdict
-from messaging.providers.http import HttpAdapter
+from messaging.providers.http.client import HttpAdapter
 from tests.messaging.providers import stage as staged
 from tests.messaging.providers.conformance import ACCIDENTS, PATIENT, AdapterConformance
 from tests.messaging.providers.stage import Response, Stage

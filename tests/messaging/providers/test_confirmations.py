@@ -7,20 +7,20 @@ from uuid import UUID
 
 import pytest
 
-from messaging.providers.resend import ResendAdapter
-from tests.messaging.providers import test_resend
+from messaging.providers.resend.adapter import ResendAdapter
 from tests.messaging.providers.confirmations import AtMostOnce, Verifiable
 from tests.messaging.providers.conformance import SECRET
 from tests.messaging.providers.conformance_ask import AskingConformance
+from tests.messaging.providers.resend import test_adapter
 from tests.messaging.providers.stage import Response
 
 
-class TestAtMostOnce(test_resend.TestConformance):
+class TestAtMostOnce(test_adapter.TestConformance):
     def make_adapter(self, base_url: str) -> ResendAdapter:
         return AtMostOnce(api_key=SECRET, base_url=base_url)
 
 
-class TestVerifiable(test_resend.TestConformance, AskingConformance):
+class TestVerifiable(test_adapter.TestConformance, AskingConformance):
     def make_adapter(self, base_url: str) -> ResendAdapter:
         return Verifiable(api_key=SECRET, base_url=base_url)
 
