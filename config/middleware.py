@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 
-from core.db.faults import passes
+from core.db.faults import is_transient
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class AwayForNow:
         return self._next(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if not passes(exception):
+        if not is_transient(exception):
             return None
         log.warning("page_unavailable", extra={"method": request.method, "error": type(exception).__name__})
         return HttpResponse(

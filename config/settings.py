@@ -113,7 +113,7 @@ DRAMATIQ_BROKER = {
     "MIDDLEWARE": [
         "core.broker.processes.WorkerProcess",
         "django_dramatiq.middleware.DbConnectionsMiddleware",
-        "core.telemetry.counters.CarryCounters",
+        "core.telemetry.counters.FlushCounters",
         "messaging.backpressure.middleware.RailPriorityMiddleware",
         "core.broker.dead_letters.ActorDeadLetters",
     ],

@@ -106,7 +106,7 @@ def _forget() -> None:
     registry.adapters.cache_clear()
     turn.governor_of.cache_clear()
     scheduler._memories.clear()
-    leader._seats.clear()
+    leader._leaders.clear()
     buckets.forget()
     sender_holds.forget()
     sender_domains.forget()

@@ -31,7 +31,7 @@ from dramatiq.errors import ConnectionClosed, DecodeError
 from dramatiq.worker import ConsumerThread
 
 from core.broker.transport import Transport
-from core.db.faults import AWAY, passes
+from core.db.faults import AWAY, is_transient
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def _in_dramatiq_s_words() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        if passes(error):
+        if is_transient(error):
             raise ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
         raise
 

@@ -18,7 +18,7 @@ from django.db import Error, transaction
 from dramatiq.broker import Broker, MessageProxy
 
 from core.db.cursor import ledger_cursor
-from core.db.faults import passes, place_of, short_path
+from core.db.faults import is_transient, place_of, short_path
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ActorDeadLetters(dramatiq.Middleware):
     def after_process_message(
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
-        if exception is None or passes(exception) or _expected(broker, message, exception):
+        if exception is None or is_transient(exception) or _expected(broker, message, exception):
             return
         try:
             record_death(message.actor_name, exception)

@@ -74,7 +74,7 @@ class WorkerProcess(Middleware):
 
     def after_worker_shutdown(self, broker: Broker, worker: Worker) -> None:
         assert self._watchdog is not None
-        if self._watchdog.bit:
+        if self._watchdog.thread_died:
             raise SystemExit(1)  # not 0: nobody asked it to stop, so it should be started again
 
     def _stop(self) -> None:
@@ -91,7 +91,7 @@ class Watchdog(threading.Thread):
 
     def __init__(self, broker: RailBroker, worker: Worker) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self.bit = False
+        self.thread_died = False
         self._broker = broker
         self._worker = worker
         self._stopping = threading.Event()
@@ -102,7 +102,7 @@ class Watchdog(threading.Thread):
             dead = [type(thread).__name__ for thread in threads if thread.ident is not None and not thread.is_alive()]
             if dead and not self._stopping.is_set():
                 log.error("worker_thread_died", extra={"threads": dead})
-                self.bit = True
+                self.thread_died = True
                 os.kill(os.getpid(), signal.SIGTERM)
                 break
         for queue in self._broker.get_declared_queues():

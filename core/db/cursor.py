@@ -17,7 +17,7 @@ import psycopg
 from django.db import Error, connection
 from psycopg.rows import TupleRow
 
-from core.db.faults import passes
+from core.db.faults import is_transient
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def require_session() -> None:
     try:
         connection.ensure_connection()
     except Error as error:
-        if not passes(error):
+        if not is_transient(error):
             raise
         log.warning("database_away", extra={"error": type(error).__name__})
     finally:

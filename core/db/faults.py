@@ -35,7 +35,7 @@ def short_path(filename: str) -> str:
     return "/".join(PurePath(filename).parts[-_PATH_PARTS:])
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether the same work may go well a moment later, with nothing changed. A lock that was waited for in vain (55P03) is an
     OperationalError, too."""
     if isinstance(error, InternalError):

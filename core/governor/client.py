@@ -208,6 +208,7 @@ class Governor:
         unused: bool = False,
         retry: bool = False,
         refused: Refusal | None = None,
+        failed_for: Sequence[str] = (),
         back: Sequence[tuple[int, int, Bucket]] = (),
         retry_after: float | None = None,
         remaining: float | None = None,
@@ -215,7 +216,8 @@ class Governor:
         """Report `event` for a grant, and give back what was not used. Repeating it gives nothing back twice.
 
         `back`: (tenant, sends, its bucket) not sent after all; `unused`: no request was made; `retry`: as in
-        `acquire`; `refused`: for whom, as far as that is evidence (nobody of them was known to be refused).
+        `acquire`; `refused`: for whom, as far as that is evidence (nobody of them was known to be refused);
+        `failed_for`: whose sends a failed request held (nobody's: its batch speaks for itself).
         """
         reply = self._call(
             "settle",
@@ -232,6 +234,7 @@ class Governor:
             retry=limits.retries.packed() if retry else None,
             trickle=limits.trickle.packed(),
             refused=[refused.code, list(refused.names)] if refused else None,
+            failed_for=list(failed_for),
             retry_after=retry_after,
             remaining=remaining,
             slack=HEADER_SLACK,

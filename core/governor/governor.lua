@@ -25,6 +25,11 @@ local WORTH_SECONDS = 1
 local MARK_HORIZON = 2
 -- Seconds that an answer tells to wait at most: with an absurd refill the true number is not one that Redis can return.
 local LONGEST_WAIT = 86400
+-- So many different causes make it the provider's trouble; so many failed batches do, whatever they have in common.
+local WITNESSES = 3
+local FAILED_BATCHES = 8
+-- For so many probes, a circuit that was opened by what may have one cause is probed soon again.
+local QUICK_PROBES = 16
 
 local state = {}
 do
@@ -120,9 +125,15 @@ local function forget_refusals(rail)
   end
 end
 
+local function forget_failures()
+  put('run', '')
+  put('run_for', '')
+end
+
 -- `rail`: whose circuit it was, or will be.
 local function clear_circuit(rail)
-  for _, field in ipairs({'circuit', 'circuit_rail', 'run', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
+  for _, field in ipairs({'circuit', 'circuit_rail', 'narrow', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
+  forget_failures()
   for _, field in ipairs({'permit_until', 'probe_at', 'probe_n', 'opened', 'refusing_from'}) do put(field, '0') end
   forget_refusals(rail)
 end
@@ -499,42 +510,51 @@ local function give_back(request, quota)
   if #fields > 0 then redis.call('HSET', tenants_key, unpack(fields)) end
 end
 
--- How many different batches failed in a row. Counted while the circuit is closed only: a long outage adds nothing.
-local function count_failure()
-  local batches, known = 0, false
-  for id in string.gmatch(text('run'), '[^,]+') do
-    batches = batches + 1
-    known = known or id == args.batch
-  end
-  if known then return batches end
-  put('run', batches == 0 and args.batch or text('run') .. ',' .. args.batch)
-  return batches + 1
+local function words(list, separator)
+  local found = {}
+  for word in string.gmatch(list, '[^' .. separator .. ']+') do found[#found + 1] = word end
+  return found
 end
 
--- How many refusals in a row, on this rail and with this code, cannot have one cause: of each only the names are known among
--- which it is, and they have none in common. A refusal of some of the names of an earlier one says more, and takes its place.
-local function count_refusal(refusal)
-  local field, code, names = REFUSALS[args.rail], refusal[1], refusal[2]
-  local kept, first = {}, nil
-  for word in string.gmatch(text(field), '[^;]+') do
-    if first then kept[#kept + 1] = word end
-    first = first or word
-  end
-  if first ~= code then
-    kept = {}
-    put_number(field .. '_at', now)
-  end
+-- Each of `sets` (names with commas between) holds the cause of something that went wrong, and they have no name in common: so many
+-- causes there are. One more case, whose cause is among `names`: a further set, or a smaller one in place of one that holds all.
+local function add_witness(sets, names)
   local among, apart = {}, true
   for _, name in ipairs(names) do among[name] = true end
-  for i, set in ipairs(kept) do
+  for i, set in ipairs(sets) do
     local common = 0
-    for name in string.gmatch(set, '[^,]+') do common = common + (among[name] and 1 or 0) end
+    for _, name in ipairs(words(set, ',')) do common = common + (among[name] and 1 or 0) end
     if common > 0 then apart = false end
-    if common == #names then kept[i] = table.concat(names, ',') end
+    if common == #names then sets[i] = table.concat(names, ',') end
   end
-  if apart then kept[#kept + 1] = table.concat(names, ',') end
-  put(field, code .. ';' .. table.concat(kept, ';'))
-  return #kept
+  if apart then sets[#sets + 1] = table.concat(names, ',') end
+end
+
+-- How many different batches failed in a row, and how many of these failures cannot have one cause. Counted while the circuit is
+-- closed only: a long outage adds nothing.
+local function count_failure()
+  local batches, sets = words(text('run'), ','), words(text('run_for'), ';')
+  for _, id in ipairs(batches) do
+    if id == args.batch then return #batches, #sets end
+  end
+  batches[#batches + 1] = args.batch
+  add_witness(sets, #args.failed_for > 0 and args.failed_for or {args.batch})
+  put('run', table.concat(batches, ','))
+  put('run_for', table.concat(sets, ';'))
+  return #batches, #sets
+end
+
+-- How many refusals in a row, on this rail and with this code, cannot have one cause.
+local function count_refusal(refusal)
+  local field, code, names = REFUSALS[args.rail], refusal[1], refusal[2]
+  local sets = words(text(field), ';')
+  if table.remove(sets, 1) ~= code then
+    sets = {}
+    put_number(field .. '_at', now)
+  end
+  add_witness(sets, names)
+  put(field, code .. ';' .. table.concat(sets, ';'))
+  return #sets
 end
 
 local function settle()
@@ -551,19 +571,19 @@ local function settle()
   local since = number('refusing_from')
   if event == 'accepted' then
     put('strikes', '0')
-    put('run', '')
+    forget_failures()
     forget_refusals(args.rail)
     if circuit() ~= '' then close_circuit() end
   elseif event == 'answered' then
-    put('run', '')
+    forget_failures()
     if before == 'unreachable' or before == 'credential' then close_circuit() end
   elseif event == 'refused' or event == 'forbidden' then
     if event == 'refused' then
-      put('run', '')
+      forget_failures()
       if before == 'unreachable' then close_circuit() end
     end
     local refusal = given(args.refused)
-    if refusal and circuit() ~= 'refusing' and count_refusal(refusal) >= 3 then
+    if refusal and circuit() ~= 'refusing' and count_refusal(refusal) >= WITNESSES then
       local from = number(REFUSALS[args.rail] .. '_at')
       local wide = args.rail == 'transactional' or circuit() ~= ''
       open_circuit('refusing', wide and '' or args.rail)
@@ -583,10 +603,14 @@ local function settle()
     put('tokens', '0')
     put_number('at', number('blocked') - 1 / request[2] - HALF) -- rounded down: the token is there in time
     put('epoch', string.format('%.0f', number('epoch') + 1))
-    put('run', '')
+    forget_failures()
     if before == 'unreachable' then close_circuit() end
-  elseif event == 'failed' then
-    if not was_wide and count_failure() >= 3 then open_circuit('unreachable', '') end
+  elseif event == 'failed' and not was_wide then
+    local batches, causes = count_failure()
+    if causes >= WITNESSES or batches >= FAILED_BATCHES then
+      open_circuit('unreachable', '')
+      if causes < WITNESSES then put('narrow', '1') end
+    end
   elseif event == 'credential' then
     if not was_wide then open_circuit('credential', '') end
   end
@@ -597,8 +621,9 @@ local function settle()
     if event ~= 'none' then
       local n = number('probe_n') + 1
       put('probe_n', string.format('%.0f', n))
-      -- What refuses some is quick to answer for it, and others' codes may be in order: they must not wait for long.
-      local longest = text('circuit') == 'refusing' and 2 or 15
+      -- If it may be about some, others' codes may be in order: they must not wait for long.
+      local some = text('circuit') == 'refusing' or (text('narrow') ~= '' and n <= QUICK_PROBES)
+      local longest = some and 2 or 15
       put_number('probe_at', now + math.min(longest, 2 ^ math.min(10, n)) * (1 + args.jitter) / 2)
     end
   end

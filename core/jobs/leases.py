@@ -37,7 +37,7 @@ from django.db import transaction
 
 from core.broker import queues
 from core.db.cursor import ledger_cursor
-from core.db.faults import passes
+from core.db.faults import is_transient
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ def _free(key: str, fence: int) -> None:
     try:
         extend(key, fence, 0)  # nothing to do for one that is done
     except Exception as error:
-        if not passes(error):
+        if not is_transient(error):
             raise
         log.warning("job_not_freed", extra={"error": type(error).__name__})
 
@@ -227,7 +227,7 @@ def _in_turn(key: str, lease: float, work: Callable[[], R], hand_on: Callable[[]
         except FencedOut:
             log.warning("job_fenced_out", extra={"lease": lease})
         except Exception as error:
-            if not (isinstance(error, JobRunning) or passes(error)):
+            if not (isinstance(error, JobRunning) or is_transient(error)):
                 raise
             if time.monotonic() > patience:
                 if hand_on is None:

@@ -143,7 +143,7 @@ def cumulated(histogram: Histogram, slots: Mapping[str, float]) -> Iterator[tupl
         yield ("+Inf" if i == len(histogram.bounds) else repr(float(bound))), total
 
 
-class CarryCounters(Middleware):
+class FlushCounters(Middleware):
     """A worker process that ends carries its last second away: at-exit handlers do not run in Dramatiq's children."""
 
     def after_worker_shutdown(self, broker: dramatiq.Broker, worker: Any) -> None:

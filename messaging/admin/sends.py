@@ -18,7 +18,7 @@ from messaging.admin.readonly import ReadOnlyAdmin
 from messaging.admin.search import Sought, parse_search
 from messaging.domain.lifecycle import SendStatus
 from messaging.domain.rails import Category
-from messaging.ledger.listing import Wanted, page_of
+from messaging.ledger.listing import SendFilter, page_of
 from messaging.models import Batch, Blast, Send
 
 
@@ -83,7 +83,7 @@ class SendAdmin(ReadOnlyAdmin[Send]):
             return Page([]) if sought.slug or sought.fingerprint else super().page(request, changelist, before)
         values = {name: spec.value() for name, spec in chosen.items()}
         found = page_of(
-            Wanted(
+            SendFilter(
                 tenant=tenant,
                 status=SendStatus(values["status"]) if "status" in values else None,
                 category=Category(values["category"]) if "category" in values else None,

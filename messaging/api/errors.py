@@ -17,7 +17,7 @@ from django.views import defaults
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from core.db.faults import passes
+from core.db.faults import is_transient
 from messaging.domain.errors import MessagingError
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def problem_of(error: Exception) -> Problem:
         case MessagingError():
             field = "from" if error.field == "from_" else error.field
             return Problem(error.status, error.code, error.message, field, error.retry_after)
-        case Error() if passes(error):
+        case Error() if is_transient(error):
             return _DATABASE
         case Http404():
             return _NOT_FOUND

@@ -11,7 +11,7 @@ from django.db import Error, close_old_connections
 
 from core.broker.gate import Gate
 from core.telemetry.redis_client import quick_client
-from messaging.backpressure.measure import look
+from messaging.backpressure.measure import measure
 from messaging.backpressure.policy import DEEP, IDLE, WORKING, Policy, blind_yields, yields
 from messaging.backpressure.state import TTL, ProcessYield, publish, withdraw
 from messaging.providers.base import Adapter
@@ -42,7 +42,7 @@ class Keeper:
         Whatever a look raises means that the depth is unreadable: the gate stays closed for a minute, then it trickles.
         """
         try:
-            found = look(self._adapter, quick_client(), self._policy)
+            found = measure(self._adapter, quick_client(), self._policy)
         except (Error, redis.RedisError) as error:
             self._cannot_see(type(error).__name__)
         except Exception:
@@ -60,7 +60,7 @@ class Keeper:
                 found.depth,
                 (marks.high, marks.low) if marks else (0, 0),
             )
-        self._tell()
+        self._publish()
         if self.state.yielding or (working and self.state.depth):
             return DEEP
         return WORKING if working else IDLE
@@ -100,7 +100,7 @@ class Keeper:
                 extra={"channel": self.channel, "why": why, "depth": depth, "high": marks[0], "low": marks[1]},
             )
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         told, now = self._told, time.monotonic()
         same = told is not None and (told.yielding, told.why) == (self.state.yielding, self.state.why)
         if same and now < self._told_at + _RENEW:

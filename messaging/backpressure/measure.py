@@ -16,7 +16,7 @@ from messaging.providers.base import Adapter
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Measurement:
     """`depth` is counted up to the high mark. `marks` is None when a backlog does not count, `why` says for what reason:
     the provider's circuit is open, or it has no bucket; nothing leaves then, whoever yields."""
 
@@ -25,15 +25,15 @@ class Look:
     why: str = ""
 
 
-def look(adapter: Adapter, client: redis.Redis, policy: Policy) -> Look:
+def measure(adapter: Adapter, client: redis.Redis, policy: Policy) -> Measurement:
     """Raises django.db.Error and redis.RedisError. Redis is asked only when the depth as such would reach the low mark."""
     limits = buckets.limits_of(adapter.name)
     if limits is None:
-        return Look(0, None, "no_bucket")
+        return Measurement(0, None, "no_bucket")
     marks = policy.marks(max_batch=adapter.max_batch, refill=limits.request.refill)
     who = who_waits(adapter.channel)
     if not who:
-        return Look(0, marks)
+        return Measurement(0, marks)
     fair = buckets.tenant_buckets(adapter, limits, Rail.TRANSACTIONAL, who)
     # What lies beyond a tenant's bucket is its own wait. Within it counts what may leave while the provider takes as much as the
     # low mark stands for: a tenant that uses its share and no more holds nobody who has stopped.
@@ -42,11 +42,11 @@ def look(adapter: Adapter, client: redis.Redis, policy: Policy) -> Look:
     full = {tenant: int(bucket.capacity + bucket.refill * soon) for tenant, bucket in fair.items()}
     depth = count(adapter.channel, who, full, marks.high)
     if depth <= marks.low:
-        return Look(depth, marks)
+        return Measurement(depth, marks)
     levels = read_levels(client, Governor(client, adapter.name), tenants=fair)
     if (
         levels.circuit and not levels.circuit_rail
     ):  # one that is open for marketing alone lets this rail's backlog leave
-        return Look(depth, None, "circuit")
+        return Measurement(depth, None, "circuit")
     most = {t: max(0, int(levels.tenants[t] + bucket.refill * soon)) for t, bucket in fair.items()}
-    return Look(count(adapter.channel, who, most, marks.high), marks)
+    return Measurement(count(adapter.channel, who, most, marks.high), marks)

@@ -26,7 +26,7 @@ _TIDY_EVERY = 10
 #: The order matters: what was lost is bound before it can end in another way, what wakes is seen by the hints, what the hints
 #: say is seen by the re-ticketing.
 _STEPS: dict[str, Callable[[], int]] = {
-    "lost_claims": lost_claims.look,
+    "lost_claims": lost_claims.scan,
     "release_unprepared": sweeps.release_unprepared,
     "wake": sweeps.wake,
     "wake_held": sweeps.wake_held,
@@ -39,7 +39,7 @@ _STEPS: dict[str, Callable[[], int]] = {
     "fold_deltas": fold_deltas,
 }
 _TIDY: dict[str, Callable[[], int]] = {
-    "newest_claims": lost_claims.look_at_newest,
+    "newest_claims": lost_claims.scan_newest,
     "prune": sweeps.prune,
     "prune_holds": sweeps.prune_holds,
     "prune_keys": prune_keys,

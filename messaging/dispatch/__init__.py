@@ -1,6 +1,6 @@
 """From a ticket to a provider request and back: the one path that every send of every rail takes.
 
-`run_ticket` is all that others need. Inside: `seat` (one leader per provider, rail and process), `search` (candidates →
+`run_ticket` is all that others need. Inside: `leader` (one per provider, rail and process), `scheduler` (candidates →
 governor), `batch` (claim, render, bytes), `answer` (what came back, recorded), `turn` (their order).
 """
 

@@ -1,8 +1,8 @@
 """One leader at a time looks for work and waits for tokens on behalf of a (provider, channel, rail) in this process.
 
-No wake-up is lost: a thread that comes while the seat is taken raises its flag under the mutex before it acknowledges its
-ticket, and a leader learns in the same step in which it leaves the seat whether a flag came up since it last looked. One
-thread waits in line, so that the next look begins when the last one ends, without a ticket's way through the broker.
+No wake-up is lost: a thread that comes while there is a leader raises its flag under the mutex before it acknowledges its
+ticket, and a leader learns in the same step in which it releases the lead whether a flag came up since it last looked. One
+thread waits in line, so that the next search begins when the last one ends, without a ticket's way through the broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections import defaultdict
 LINE_SECONDS = 0.5
 
 
-class Seat:
+class Leader:
+    """The lead of one line of work in this process: held by one thread at a time."""
+
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._taken = False
@@ -22,7 +24,7 @@ class Seat:
         self._in_line = False
         self._handed_over = False
 
-    def sit(self) -> bool:
+    def acquire(self) -> bool:
         """Become the leader, perhaps after a moment in line. False: there is one, and it looks again."""
         with self._condition:
             self._flag = self._taken
@@ -34,22 +36,22 @@ class Seat:
                 return False
             self._in_line = True
             self._condition.wait_for(lambda: self._handed_over, timeout=LINE_SECONDS)
-            sits, self._in_line, self._handed_over = self._handed_over, False, False
-            self._flag = self._flag and not sits
-            return sits
+            leads, self._in_line, self._handed_over = self._handed_over, False, False
+            self._flag = self._flag and not leads
+            return leads
 
-    def look(self) -> None:
-        """The leader is about to look for work: what is flagged from now on, it may have missed."""
+    def about_to_search(self) -> None:
+        """What is flagged from now on, the leader may have missed."""
         with self._condition:
             self._flag = False
 
     def flagged(self) -> bool:
-        """Somebody came since `look`."""
+        """Somebody came since `about_to_search`."""
         with self._condition:
             return self._flag
 
-    def rise(self) -> bool:
-        """Leave the seat, to the one in line if there is one. True: a flag had come up, so somebody must look again."""
+    def release(self) -> bool:
+        """Hand the lead to the thread in line, if there is one. True: a flag had come up, so somebody must look again."""
         with self._condition:
             if self._in_line and not self._handed_over:
                 self._handed_over = True  # it will look, whoever raised the flag
@@ -64,10 +66,10 @@ class Seat:
             self._condition.wait_for(lambda: until_flag and self._flag, timeout=seconds)
 
 
-_seats: defaultdict[tuple[str, str, str], Seat] = defaultdict(Seat)
+_leaders: defaultdict[tuple[str, str, str], Leader] = defaultdict(Leader)
 _lock = threading.Lock()
 
 
-def seat_of(provider: str, channel: str, rail: str) -> Seat:
+def leader_of(provider: str, channel: str, rail: str) -> Leader:
     with _lock:
-        return _seats[provider, channel, rail]
+        return _leaders[provider, channel, rail]

@@ -24,59 +24,61 @@ from messaging.providers.base import Confirmation, Verdict
 MAX_ATTEMPTS = 10
 
 
-class Fate(Enum):
+class Disposition(Enum):
     """What becomes of the sends of a batch."""
 
     SENT = auto()  # those that the answer names as errors fail
     DUE_AGAIN = auto()  # queued at once, no attempt counted
     BACK_OFF = auto()  # scheduled; an attempt, unless the circuit is open
-    SORT_LANES = auto()  # wait, no attempt counted: the lane of the culprit is looked for, then the culprit in it
-    SORT_SENDERS = auto()  # wait, no attempt counted: the refused sender domain is looked for, and held
+    ISOLATE_LANES = auto()  # wait, no attempt counted: the lane of the culprit is looked for, then the culprit in it
+    ISOLATE_SENDERS = auto()  # wait, no attempt counted: the refused sender domain is looked for, and held
     BOUND = auto()  # stay with the batch, which is repeated later
     AMBIGUOUS = auto()
 
 
 #: Fates after which the sends are not with the provider: their tenants get their tokens back.
-RETURNED = frozenset({Fate.DUE_AGAIN, Fate.BACK_OFF, Fate.SORT_LANES, Fate.SORT_SENDERS})
+RETURNED = frozenset(
+    {Disposition.DUE_AGAIN, Disposition.BACK_OFF, Disposition.ISOLATE_LANES, Disposition.ISOLATE_SENDERS}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class Outcome:
     state: BatchState
-    fate: Fate
+    disposition: Disposition
     event: Event  # what the governor hears
 
 
 #: Nothing of this batch was ever unknown.
-FIRST: dict[Verdict, Ruling] = {
-    Verdict.ACCEPTED: Ruling(BatchState.ACCEPTED, Fate.SENT, Event.ACCEPTED),
-    Verdict.MISCOUNTED: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.ANSWERED),
-    Verdict.RATE_LIMITED: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.RATE_LIMITED),
-    Verdict.QUOTA: Ruling(BatchState.RATE_LIMITED, Fate.DUE_AGAIN, Event.QUOTA),
-    Verdict.CREDENTIAL: Ruling(BatchState.CREDENTIAL, Fate.DUE_AGAIN, Event.CREDENTIAL),
-    Verdict.SENDER_REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_SENDERS, Event.FORBIDDEN),
-    Verdict.REFUSED: Ruling(BatchState.REFUSED, Fate.SORT_LANES, Event.REFUSED),
-    Verdict.IN_PROGRESS: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.ANSWERED),
-    Verdict.KEY_CONFLICT: Ruling(BatchState.AMBIGUOUS, Fate.AMBIGUOUS, Event.ANSWERED),
-    Verdict.NOT_SENT: Ruling(BatchState.NOT_SENT, Fate.BACK_OFF, Event.FAILED),
-    Verdict.UNKNOWN: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.FAILED),
-    Verdict.NOT_FOUND: Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.ANSWERED),
+FIRST: dict[Verdict, Outcome] = {
+    Verdict.ACCEPTED: Outcome(BatchState.ACCEPTED, Disposition.SENT, Event.ACCEPTED),
+    Verdict.MISCOUNTED: Outcome(BatchState.UNKNOWN, Disposition.BOUND, Event.ANSWERED),
+    Verdict.RATE_LIMITED: Outcome(BatchState.RATE_LIMITED, Disposition.DUE_AGAIN, Event.RATE_LIMITED),
+    Verdict.QUOTA: Outcome(BatchState.RATE_LIMITED, Disposition.DUE_AGAIN, Event.QUOTA),
+    Verdict.CREDENTIAL: Outcome(BatchState.CREDENTIAL, Disposition.DUE_AGAIN, Event.CREDENTIAL),
+    Verdict.SENDER_REFUSED: Outcome(BatchState.REFUSED, Disposition.ISOLATE_SENDERS, Event.FORBIDDEN),
+    Verdict.REFUSED: Outcome(BatchState.REFUSED, Disposition.ISOLATE_LANES, Event.REFUSED),
+    Verdict.IN_PROGRESS: Outcome(BatchState.UNKNOWN, Disposition.BOUND, Event.ANSWERED),
+    Verdict.KEY_CONFLICT: Outcome(BatchState.AMBIGUOUS, Disposition.AMBIGUOUS, Event.ANSWERED),
+    Verdict.NOT_SENT: Outcome(BatchState.NOT_SENT, Disposition.BACK_OFF, Event.FAILED),
+    Verdict.UNKNOWN: Outcome(BatchState.UNKNOWN, Disposition.BOUND, Event.FAILED),
+    Verdict.NOT_FOUND: Outcome(BatchState.UNKNOWN, Disposition.BOUND, Event.ANSWERED),
 }
 
 #: An earlier attempt was unknown, or its worker vanished.
-BOUND: dict[Verdict, Ruling] = {
-    verdict: Ruling(BatchState.UNKNOWN, Fate.BOUND, ruling.event) for verdict, ruling in FIRST.items()
+BOUND: dict[Verdict, Outcome] = {
+    verdict: Outcome(BatchState.UNKNOWN, Disposition.BOUND, outcome.event) for verdict, outcome in FIRST.items()
 } | {
     Verdict.ACCEPTED: FIRST[Verdict.ACCEPTED],
     Verdict.KEY_CONFLICT: FIRST[Verdict.KEY_CONFLICT],
 }
 
 #: The provider was asked after lease and settle time, and does not have them (those that it has are sent).
-NOT_THERE = Ruling(BatchState.NOT_SENT, Fate.BACK_OFF, Event.ANSWERED)
+NOT_THERE = Outcome(BatchState.NOT_SENT, Disposition.BACK_OFF, Event.ANSWERED)
 
 #: No request was made: the worker was held up for too long to send it safely. Nobody's fault, least of all the provider's.
-TOO_LATE = Ruling(BatchState.NOT_SENT, Fate.DUE_AGAIN, Event.NONE)
-TOO_LATE_BOUND = Ruling(BatchState.UNKNOWN, Fate.BOUND, Event.NONE)
+TOO_LATE = Outcome(BatchState.NOT_SENT, Disposition.DUE_AGAIN, Event.NONE)
+TOO_LATE_BOUND = Outcome(BatchState.UNKNOWN, Disposition.BOUND, Event.NONE)
 
 #: The error code of a batch whose answer did not add up; a second one makes it ambiguous.
 MISCOUNTED = "miscounted"
@@ -84,18 +86,18 @@ MISCOUNTED = "miscounted"
 
 def rule(
     verdict: Verdict, *, bound: bool, confirmation: Confirmation, last_error: str = "", settled: bool = False
-) -> Ruling:
+) -> Outcome:
     """The row of the table. `last_error`: the batch's error code before this attempt. `settled`: lease and settle time of a
     VERIFIABLE provider's batch are over."""
-    ruling = (BOUND if bound else FIRST)[verdict]
+    outcome = (BOUND if bound else FIRST)[verdict]
     if verdict is Verdict.NOT_FOUND and bound and settled:
         return NOT_THERE
-    if ruling.fate is not Fate.BOUND:
-        return ruling
+    if outcome.disposition is not Disposition.BOUND:
+        return outcome
     twice_miscounted = verdict is Verdict.MISCOUNTED and last_error == MISCOUNTED
     if twice_miscounted or confirmation is Confirmation.AT_MOST_ONCE:
-        return Ruling(BatchState.AMBIGUOUS, Fate.AMBIGUOUS, ruling.event)
-    return ruling
+        return Outcome(BatchState.AMBIGUOUS, Disposition.AMBIGUOUS, outcome.event)
+    return outcome
 
 
 #: Seconds between two repetitions of a bound batch at most. A login code is worth asking for more often.

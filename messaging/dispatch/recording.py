@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import transaction
 
 from messaging.dispatch import outcomes
-from messaging.dispatch.outcomes import MAX_ATTEMPTS, Fate, Ruling
+from messaging.dispatch.outcomes import MAX_ATTEMPTS, Disposition, Outcome
 from messaging.domain.lifecycle import BatchState
 from messaging.domain.rails import Rail
 from messaging.isolation import rejections
@@ -34,22 +34,22 @@ def record_answer(
     rail: Rail,
     bound: Bound,
     answer: Answer,
-    ruling: Ruling,
+    outcome: Outcome,
     *,
     circuit: str = "",
     trial: bool = False,
 ) -> Recorded:
-    """Carry out `ruling`. Everything or nothing: batch, sends, job and dead letters change in one commit.
+    """Carry out `outcome`. Everything or nothing: batch, sends, job and dead letters change in one commit.
 
     `circuit`: why it is open for the rail, this answer included; "" if it is not. `trial`: a held lane's one send.
     """
     why = Failure(answer.code or answer.verdict, answer.detail, answer.http_status)
     told = why if bound.one_tenant else replace(why, detail=_NEUTRAL)
     with transaction.atomic():
-        match ruling.fate:
-            case Fate.SENT:
+        match outcome.disposition:
+            case Disposition.SENT:
                 return _sent(bound, answer)
-            case Fate.BOUND:
+            case Disposition.BOUND:
                 # Said again until it is over: a second miscount ends it, whatever came between.
                 if outcomes.MISCOUNTED in (answer.verdict, bound.last_error):
                     why = Failure(outcomes.MISCOUNTED, answer.detail, answer.http_status)
@@ -57,16 +57,16 @@ def record_answer(
                 if answer.verdict is Verdict.NOT_FOUND:
                     delay = max(delay, bound.settles_in or 0)
                 kept = record.keep_bound(bound.id, bound.fence, delay, why)
-                return Recorded(ruling.state, {}, fenced_out=not kept)
-            case Fate.AMBIGUOUS:
-                if not record.finish(bound.id, bound.fence, ruling.state, why):
-                    return Recorded(ruling.state, {}, fenced_out=True)
+                return Recorded(outcome.state, {}, fenced_out=not kept)
+            case Disposition.AMBIGUOUS:
+                if not record.finish(bound.id, bound.fence, outcome.state, why):
+                    return Recorded(outcome.state, {}, fenced_out=True)
                 record.leave_ambiguous(bound.id, told)
-                return Recorded(ruling.state, {})
-            case Fate.SORT_LANES | Fate.SORT_SENDERS:
-                return _refused(adapter, rail, bound, ruling, why, told, circuit, trial)
-            case Fate.DUE_AGAIN | Fate.BACK_OFF:
-                return _returned(adapter, bound, answer, ruling, why, told, circuit)
+                return Recorded(outcome.state, {})
+            case Disposition.ISOLATE_LANES | Disposition.ISOLATE_SENDERS:
+                return _refused(adapter, rail, bound, outcome, why, told, circuit, trial)
+            case Disposition.DUE_AGAIN | Disposition.BACK_OFF:
+                return _returned(adapter, bound, answer, outcome, why, told, circuit)
 
 
 #: What tenants read whose sends were in one request with others': the provider's words may be about another one.
@@ -104,17 +104,17 @@ def _fenced_out(state: BatchState) -> Recorded:
 
 
 def _returned(
-    adapter: Adapter, bound: Bound, answer: Answer, ruling: Ruling, why: Failure, told: Failure, circuit: str
+    adapter: Adapter, bound: Bound, answer: Answer, outcome: Outcome, why: Failure, told: Failure, circuit: str
 ) -> Recorded:
     record.lock_for_return(sorted({s.blast for s in bound.sends if s.blast is not None}))
     # A provider that was asked may have some of them.
     found = {s.id: pid for s, pid in zip(bound.sends, answer.provider_ids, strict=False) if pid is not None}
-    state = BatchState.PARTIAL if found else ruling.state
+    state = BatchState.PARTIAL if found else outcome.state
     if not record.finish(bound.id, bound.fence, state, why):
         return _fenced_out(state)
     accepted = record.accept(bound.id, found) if found else {}  # sent now: what follows does not touch them
-    if ruling.fate is Fate.DUE_AGAIN:
-        told = _OPERATORS.get(ruling.state, told)
+    if outcome.disposition is Disposition.DUE_AGAIN:
+        told = _OPERATORS.get(outcome.state, told)
         record.give_back(bound.id, {s.id: None for s in bound.sends}, counted=False, why=told)
         return Recorded(state, accepted, waiting=True)
     counted = not circuit
@@ -134,7 +134,7 @@ def _refused(
     adapter: Adapter,
     rail: Rail,
     bound: Bound,
-    ruling: Ruling,
+    outcome: Outcome,
     why: Failure,
     told: Failure,
     circuit: str,
@@ -143,18 +143,18 @@ def _refused(
     """Whose fault is it? Looked for in lanes and senders, before the batch is locked (the order of locks)."""
     delays: dict[UUID, float | None] = {s.id: None for s in bound.sends}
     culprit, waiting = False, None
-    if ruling.fate is Fate.SORT_SENDERS:
-        waiting = rejections.sort_senders(adapter.channel, rail, bound, why, refusing=circuit == "refusing")
+    if outcome.disposition is Disposition.ISOLATE_SENDERS:
+        waiting = rejections.isolate_rejected_senders(adapter.channel, rail, bound, why, refusing=circuit == "refusing")
     elif circuit:  # everybody is refused: it is nobody's content
         record.lock_for_return(sorted({s.blast for s in bound.sends if s.blast is not None}))
     else:
-        culprit = rejections.sort_lanes(adapter, rail, bound, why, trial=trial)
-    if not record.finish(bound.id, bound.fence, ruling.state, why):
-        return _fenced_out(ruling.state)
+        culprit = rejections.isolate_rejected_lanes(adapter, rail, bound, why, trial=trial)
+    if not record.finish(bound.id, bound.fence, outcome.state, why):
+        return _fenced_out(outcome.state)
     if culprit:
         record.fail(bound.id, dict.fromkeys(delays, told))
     else:
         if waiting:
             sender_holds.set_aside(bound.id, waiting.hold, waiting.sends, told)
         record.give_back(bound.id, delays, counted=False, why=told)  # those that were set aside are not touched
-    return Recorded(ruling.state, {}, waiting=True)
+    return Recorded(outcome.state, {}, waiting=True)

@@ -56,7 +56,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Wait:
     """Nothing may leave now. Look again in `seconds`; with `new_work_helps`, also when a ticket comes."""
 
     seconds: float
@@ -125,7 +125,7 @@ class Memory:
         elif group.kind is Kind.SLOW:
             self.slow_last = group.name
 
-    def rest(self, tenants: Iterable[int], seconds: float) -> None:
+    def exclude_for(self, tenants: Iterable[int], seconds: float) -> None:
         """Leave these tenants out for a while."""
         now = time.monotonic()
         with self._lock:
@@ -166,7 +166,7 @@ def search(
     memory: Memory,
     *,
     interrupted: Callable[[], bool] = lambda: False,
-) -> Grant | Later | None:
+) -> Grant | Wait | None:
     """A grant, or when to look again, or None: nothing is due (or nobody may be sent for).
 
     Contents are compiled before a token is taken. That may take a while in a process that has just started: once `interrupted`
@@ -174,8 +174,8 @@ def search(
     """
     limits = buckets.limits_of(adapter.name)
     if limits is None:
-        return Later(NO_BUCKET_SECONDS, "no_bucket", new_work_helps=False)
-    later: list[Later] = []
+        return Wait(NO_BUCKET_SECONDS, "no_bucket", new_work_helps=False)
+    later: list[Wait] = []
     found = _replay(adapter, governor, channel, rail, limits)
     if isinstance(found, Grant):
         return found
@@ -193,9 +193,9 @@ def search(
     return replace(first, new_work_helps=new is None or any(wait.new_work_helps for wait in later))
 
 
-def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, limits: Limits) -> Grant | Later | None:
+def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, limits: Limits) -> Grant | Wait | None:
     passed: list[UUID] = []
-    refused: Later | None = None
+    refused: Wait | None = None
     # Two at the most: an open circuit may refuse the batch that probed last, and take another.
     for _ in range(2):
         batch = next_replay(adapter.name, channel, rail, passed)
@@ -207,7 +207,7 @@ def _replay(adapter: Adapter, governor: Governor, channel: Channel, rail: Rail, 
         )
         if decision.granted:
             return Grant(grant, batch, decision, limits, retry=True, replay=True, more=True)
-        wait = Later(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
+        wait = Wait(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
         refused = min(refused or wait, wait, key=lambda w: w.seconds)
         if decision.reason != "circuit":
             return refused
@@ -223,12 +223,12 @@ def _new_work(
     memory: Memory,
     limits: Limits,
     interrupted: Callable[[], bool],
-) -> Grant | Later | None:
+) -> Grant | Wait | None:
     lanes = _due_lanes(adapter, channel, rail, memory)
     if not lanes:
         fed = memory.next_fed()
-        return Later(fed, "tenant", new_work_helps=True) if fed is not None else None
-    first: Later | None = None
+        return Wait(fed, "tenant", new_work_helps=True) if fed is not None else None
+    first: Wait | None = None
     while lanes:
         group = _choose(lanes, memory)
         ready = memory.contents.warm(channel, rail, group.lanes, adapter.max_batch, interrupted)
@@ -254,7 +254,7 @@ def _ask_for(
     limits: Limits,
     lanes: Sequence[Lane],
     group: Group,
-) -> Grant | Later:
+) -> Grant | Wait:
     chosen = group.lanes
     retry = _searches(chosen[0])
     by_want: dict[tuple[int, int], list[Lane]] = defaultdict(list)
@@ -279,7 +279,7 @@ def _ask_for(
     )
     memory.learn(wants, decision)
     if not decision.granted:
-        return Later(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
+        return Wait(decision.wait, decision.reason, new_work_helps=decision.reason in _ITS_OWN)
     memory.took_turn(group)
     takes: list[Take] = []
     charged: dict[int, tuple[int, Bucket]] = {}

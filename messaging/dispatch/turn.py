@@ -1,8 +1,8 @@
 """One ticket, one turn: at most one provider request.
 
-    sit → search → (wait) → grant → claim, commit → next ticket → rise → render, commit → request → settle → record
+    lead → search → (wait) → grant → claim, commit → next ticket → release the lead → render, commit → request → settle → record
 
-The seat is left as soon as the sends are bound, so that requests overlap and nobody waits for another's templates; the next
+The lead is released as soon as the sends are bound, so that requests overlap and nobody waits for another's templates; the next
 ticket is left before that, so that no due send waits for this request to end.
 """
 
@@ -19,18 +19,18 @@ import redis
 from django.db import Error, close_old_connections, transaction
 
 from core.broker import queues
-from core.db.faults import passes, place_of
+from core.db.faults import is_transient, place_of
 from core.governor.client import Bucket, Event, Governor, Refusal, Settled
 from core.telemetry.redis_client import quick_client
 from messaging.dispatch import one_waits, outcomes
 from messaging.dispatch.forming import form_batch
 from messaging.dispatch.lateness import lateness_of
-from messaging.dispatch.leader import Seat, seat_of
-from messaging.dispatch.outcomes import Ruling
+from messaging.dispatch.leader import Leader, leader_of
+from messaging.dispatch.outcomes import Outcome
 from messaging.dispatch.preparing import FencedOut, prepare_batch
 from messaging.dispatch.recording import Recorded, record_answer
 from messaging.dispatch.reopening import reopen_batch, take_over
-from messaging.dispatch.scheduler import Grant, Later, Memory, memory_of, search
+from messaging.dispatch.scheduler import Grant, Memory, Wait, memory_of, search
 from messaging.domain.lifecycle import BatchState
 from messaging.domain.rails import Channel, Rail, queue_name
 from messaging.isolation import rejections, stalls
@@ -84,7 +84,7 @@ def run_ticket(channel: Channel, rail: Rail) -> Recorded | None:
     try:
         return _serve(channel, rail)
     except Exception as error:
-        if not passes(error):
+        if not is_transient(error):
             # A process whose turns all die (a bad deploy) would be the fastest to take the tickets of those that work.
             time.sleep(BUG_SECONDS)
             send_ticket(channel, rail)
@@ -96,48 +96,48 @@ def _serve(channel: Channel, rail: Rail) -> Recorded | None:
     if adapter is None:
         raise AssertionError(f"Bug: a ticket for the channel {channel}, which has no provider")
     line = Line(adapter, governor_of(adapter.name), channel, rail)
-    seat = seat_of(adapter.name, channel, rail)
-    if not seat.sit():
+    leader = leader_of(adapter.name, channel, rail)
+    if not leader.acquire():
         return None
     started = time.monotonic()
     grant: Grant | None = None
     work: Formed | Recovered | None = None
     more = False
     try:
-        _acquit(line)
-        grant = _wait_for_grant(line, seat)
+        _clear_suspicion(line)
+        grant = _wait_for_grant(line, leader)
         if grant is None:
             more = not queues.may_work(queue_name(channel, rail))
             return None
         started = time.monotonic()
         work, more = take_work(line, grant)
     finally:
-        if seat.rise() or more:
+        if leader.release() or more:
             send_ticket(channel, rail)
     bound = make_ready(line, grant, work) if work else None
     return request(line, grant, bound, started) if bound else None
 
 
-def _wait_for_grant(line: Line, seat: Seat) -> Grant | None:
+def _wait_for_grant(line: Line, leader: Leader) -> Grant | None:
     """Look for work until there is a grant. None: nothing is due, the wait is long enough to end the ticket, or this process
     may not begin any more: marketing yields, or the worker stops."""
     place = (line.adapter.name, line.channel, line.rail)
     may_work = functools.partial(queues.may_work, queue_name(line.channel, line.rail))
     while may_work():
-        seat.look()
-        found = search(line.adapter, line.governor, line.channel, line.rail, line.memory, interrupted=seat.flagged)
+        leader.about_to_search()
+        found = search(line.adapter, line.governor, line.channel, line.rail, line.memory, interrupted=leader.flagged)
         match found:
             case Grant():
                 return found
             case None:
-                if not seat.flagged():
+                if not leader.flagged():
                     return None
-            case Later(seconds=seconds) if seconds > LONGEST_WAIT:
+            case Wait(seconds=seconds) if seconds > LONGEST_WAIT:
                 return None
-            case Later(seconds=seconds, new_work_helps=True):
-                seat.wait(seconds, until_flag=True)
-            case Later(seconds=seconds):
-                one_waits.wait(place, seconds, sleep=functools.partial(seat.wait, until_flag=False), go_on=may_work)
+            case Wait(seconds=seconds, new_work_helps=True):
+                leader.wait(seconds, until_flag=True)
+            case Wait(seconds=seconds):
+                one_waits.wait(place, seconds, sleep=functools.partial(leader.wait, until_flag=False), go_on=may_work)
     return None
 
 
@@ -153,7 +153,7 @@ def take_work(line: Line, grant: Grant) -> tuple[Formed | Recovered | None, bool
             claimed = form_batch(line.adapter, line.channel, line.rail, grant.batch, grant.takes)
             work = claimed.formed
             more = more or claimed.left_behind
-            line.memory.rest(claimed.locked, LOCKED_SECONDS)
+            line.memory.exclude_for(claimed.locked, LOCKED_SECONDS)
             _keep_waiting(line, claimed.waits)
             _keep_apart(line, claimed)
     finally:
@@ -169,7 +169,7 @@ def make_ready(line: Line, grant: Grant, work: Formed | Recovered) -> Bound | No
         if isinstance(work, Recovered):
             reopened = reopen_batch(line.adapter, work)
             if isinstance(reopened, Hopeless):
-                _give_up(reopened)
+                _leave_ambiguous(reopened)
             else:
                 bound = reopened
         else:
@@ -198,7 +198,7 @@ def _prepare(line: Line, formed: Formed) -> Bound | None:
     return prepared.bound
 
 
-def _acquit(line: Line) -> None:
+def _clear_suspicion(line: Line) -> None:
     """Sends that this process had in hand when their lease ran out are no suspects."""
     innocent = line.memory.innocent
     while innocent and innocent[0][0] <= time.monotonic():
@@ -207,7 +207,7 @@ def _acquit(line: Line) -> None:
 
 
 def _give_back(line: Line, grant: Grant) -> None:
-    _settle(line, grant, Event.NONE, unused=True, back=_back(grant, ()))
+    _settle(line, grant, Event.NONE, unused=True, back=_unused_tokens(grant, ()))
 
 
 def _keep_waiting(line: Line, waits: Waits) -> None:
@@ -233,20 +233,20 @@ def _as_a_hint() -> Iterator[None]:
     try:
         yield
     except (Error, redis.RedisError) as error:
-        if not passes(error):
+        if not is_transient(error):
             raise
         log.warning("hint_not_written", extra={"error": type(error).__name__, "place": place_of(error)})
         close_old_connections()
 
 
-def _give_up(hopeless: Hopeless) -> None:
+def _leave_ambiguous(hopeless: Hopeless) -> None:
     with transaction.atomic():
         if record.finish(hopeless.id, hopeless.fence, BatchState.AMBIGUOUS, hopeless.why):
             record.leave_ambiguous(hopeless.id, hopeless.why)
     log.error("batch_ambiguous", extra={"batch": hopeless.id, "code": hopeless.why.code})
 
 
-def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, Bucket]]:
+def _unused_tokens(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, Bucket]]:
     """Tenant tokens of the grant that `sent` did not use."""
     used: dict[int, int] = {}
     for send in sent:
@@ -260,46 +260,49 @@ def _back(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, int, Bucke
 
 def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     """The one request of a grant, and what came back, recorded. `started`: monotonic time of the grant."""
-    _tell_if_late(line, grant, started)
+    _charge_lateness(line, grant, started)
     moved = _ledger_moved(bound)
     answer = None if moved else _call(line.adapter, bound, started)
     if answer is None:
         answer = _MOVED if moved else _TOO_LATE
-        ruling, unused = outcomes.TOO_LATE_BOUND if bound.replay else outcomes.TOO_LATE, True
+        outcome, unused = outcomes.TOO_LATE_BOUND if bound.replay else outcomes.TOO_LATE, True
     else:
-        ruling, unused = _ruling(line.adapter, bound, answer), False
+        outcome, unused = _outcome(line.adapter, bound, answer), False
     counts = grant.decision.probe or stalls.counts_for_circuit(
         line.adapter.name, bound, answer, apart=bool(grant.apart)
     )
-    gone_back = ruling.fate in outcomes.RETURNED
+    gone_back = outcome.disposition in outcomes.RETURNED
     settled = _settle(
         line,
         grant,
-        ruling.event if counts else Event.NONE,
+        outcome.event if counts else Event.NONE,
         unused=unused,
-        back=_back(grant, () if gone_back else bound.sends),
+        back=_unused_tokens(grant, () if gone_back else bound.sends),
         answer=answer,
         refused=rejections.evidence(line.channel, bound, answer, searched=grant.retry),
+        failed_for=sorted({str(send.tenant) for send in bound.sends}),
     )
-    recorded = _record(line, grant, bound, answer, ruling, circuit=settled.circuit if settled else "", started=started)
+    recorded = _record(line, grant, bound, answer, outcome, circuit=settled.circuit if settled else "", started=started)
     if recorded.waiting:
         send_ticket(line.channel, line.rail)
     if not unused:
         _count(line, bound, answer, recorded)
-    _tell(line, bound, answer, recorded)
+    _log_recorded(line, bound, answer, recorded)
     # Each by itself: what one of them meets must not cost the others.
     if settled and settled.refused_for:
         with _as_a_hint():
             rejections.lift(line.channel, settled.refused_for)
     if recorded.accepted and not recorded.fenced_out:
         with _as_a_hint():
-            rejections.passed(line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects)
+            rejections.on_accepted(
+                line.channel, line.rail, bound, grant.apart, trial=grant.trial, suspects=grant.suspects
+            )
     if recorded.state is BatchState.UNKNOWN:
         with _as_a_hint():
             stalls.note(line.adapter.name, line.channel, line.rail, bound, answer)
     if moved:
         with _as_a_hint():
-            lost_claims.look(patient=True)
+            lost_claims.scan(patient=True)
     return recorded
 
 
@@ -317,16 +320,16 @@ def _ledger_moved(bound: Bound) -> bool:
 
 
 def _record(
-    line: Line, grant: Grant, bound: Bound, answer: Answer, ruling: Ruling, *, circuit: str, started: float
+    line: Line, grant: Grant, bound: Bound, answer: Answer, outcome: Outcome, *, circuit: str, started: float
 ) -> Recorded:
     """Record the answer, and again while the database is away and the lease lasts: what the provider has taken should not
     have to be asked for a second time."""
     pause = 0.1
     while True:
         try:
-            return record_answer(line.adapter, line.rail, bound, answer, ruling, circuit=circuit, trial=grant.trial)
+            return record_answer(line.adapter, line.rail, bound, answer, outcome, circuit=circuit, trial=grant.trial)
         except Error as error:
-            if not passes(error) or time.monotonic() + pause > started + LEASE - 1:
+            if not is_transient(error) or time.monotonic() + pause > started + LEASE - 1:
                 raise
             log.warning("record_repeated", extra={"batch": bound.id, "error": type(error).__name__})
             close_old_connections()
@@ -334,7 +337,7 @@ def _record(
             pause = min(1.0, pause * 2)
 
 
-def _tell_if_late(line: Line, grant: Grant, started: float) -> None:
+def _charge_lateness(line: Line, grant: Grant, started: float) -> None:
     """Claiming took longer than usual (a busy machine, a large batch): the governor shifts what comes after."""
     late = lateness_of(line.adapter.name, line.rail).of(time.monotonic() - started)
     if late > 0:
@@ -344,7 +347,7 @@ def _tell_if_late(line: Line, grant: Grant, started: float) -> None:
             log.warning("late_untold", extra={"batch": grant.batch, "error": type(error).__name__})
 
 
-def _ruling(adapter: Adapter, bound: Bound, answer: Answer) -> Ruling:
+def _outcome(adapter: Adapter, bound: Bound, answer: Answer) -> Outcome:
     return outcomes.rule(
         answer.verdict,
         bound=bound.replay,
@@ -378,6 +381,7 @@ def _settle(
     back: Sequence[tuple[int, int, Bucket]] = (),
     answer: Answer | None = None,
     refused: Refusal | None = None,
+    failed_for: Sequence[str] = (),
 ) -> Settled | None:
     """Report to the governor. With Redis away there is nobody to report to; the answer must be recorded all the same."""
     hint = (answer.limit if answer else None) or LimitHint(None, None, None)
@@ -392,6 +396,7 @@ def _settle(
             unused=unused,
             retry=grant.retry,
             refused=refused,
+            failed_for=failed_for,
             back=back,
             retry_after=answer.retry_after if answer else None,
             remaining=hint.remaining,
@@ -420,7 +425,7 @@ def _count(line: Line, bound: Bound, answer: Answer, recorded: Recorded) -> None
     )
 
 
-def _tell(line: Line, bound: Bound, answer: Answer, recorded: Recorded) -> None:
+def _log_recorded(line: Line, bound: Bound, answer: Answer, recorded: Recorded) -> None:
     quiet = recorded.state in (BatchState.ACCEPTED, BatchState.PARTIAL)
     log.log(
         logging.INFO if quiet else logging.WARNING,

@@ -33,7 +33,7 @@ def _lanes_of(bound: Bound) -> list[LaneKey]:
     return sorted({send.lane for send in bound.sends}, key=lambda lane: lane.place)
 
 
-def sort_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, trial: bool) -> bool:
+def isolate_rejected_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, trial: bool) -> bool:
     """The contents were refused. True: its one send is the culprit, and fails; otherwise all of them go back to wait."""
     channel = adapter.channel
     found = _lanes_of(bound)
@@ -64,7 +64,9 @@ def sort_lanes(adapter: Adapter, rail: Rail, bound: Bound, why: Failure, *, tria
     return step is Step.CONVICT
 
 
-def sort_senders(channel: Channel, rail: Rail, bound: Bound, why: Failure, *, refusing: bool) -> Waiting | None:
+def isolate_rejected_senders(
+    channel: Channel, rail: Rail, bound: Bound, why: Failure, *, refusing: bool
+) -> Waiting | None:
     """A sender domain was refused. Returns which sends wait for it; None: all are due again at once.
 
     `refusing`: the circuit is open since everybody is refused. Then nobody is held for it. But who was refused together goes
@@ -144,7 +146,9 @@ def lift(channel: Channel, refused_for: float) -> None:
     log.info("sender_holds_lifted", extra={"holds": holds})
 
 
-def passed(channel: Channel, rail: Rail, bound: Bound, apart: Sequence[LaneKey], *, trial: bool, suspects: int) -> None:
+def on_accepted(
+    channel: Channel, rail: Rail, bound: Bound, apart: Sequence[LaneKey], *, trial: bool, suspects: int
+) -> None:
     """A batch was accepted: of the lanes that went apart, and the domains that were on trial, each knows that now.
 
     `suspects`: what was known when it was granted. If another batch of the lane was answered since, this one was no half of

@@ -47,7 +47,7 @@ _FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SendFilter:
     """The filters; None is any. `created_after` is the first moment that counts, `created_before` the first that does not."""
 
     tenant: int
@@ -161,7 +161,7 @@ OLDEST_OPEN = (
 _BLAST = "SELECT launched_at FROM messaging_blasts WHERE id = %(blast)s AND tenant_id = %(tenant)s"
 
 
-def page_of(wanted: Wanted, *, before: UUID | None, limit: int) -> Page | None:
+def page_of(wanted: SendFilter, *, before: UUID | None, limit: int) -> Page | None:
     """Up to `limit` sends of the tenant behind the position `before`. None: the tenant has no such blast."""
     first, last = _FIRST, before or _LAST
     if wanted.created_after:
@@ -199,14 +199,14 @@ def page_of(wanted: Wanted, *, before: UUID | None, limit: int) -> Page | None:
         return _cut(sql.all(_statement(wanted), parameters), limit)
 
 
-def _statement(wanted: Wanted) -> str:
+def _statement(wanted: SendFilter) -> str:
     if wanted.status is SendStatus.SENDING:
         return IN_FLIGHT
     by_category = ANY_STATUS if wanted.status in (None, SendStatus.QUEUED) else ONE_STATUS
     return by_category[wanted.category]
 
 
-def _narrow(wanted: Wanted, first: UUID, last: UUID) -> dict[str, Any]:
+def _narrow(wanted: SendFilter, first: UUID, last: UUID) -> dict[str, Any]:
     """Bounds for a recipient. A blast may be older than its send, so time bounds single sends only from below."""
     bounds: dict[str, Any] = {"fingerprint": wanted.fingerprint, "single": first, "first": _FIRST, "before": last}
     if wanted.blast:

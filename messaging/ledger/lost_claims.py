@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _NEWEST = 100
 
 
-def look(*, patient: bool = False) -> int:
+def scan(*, patient: bool = False) -> int:
     """If the ledger is on another server than it was: bind what that one lacks. Returns the batches that were.
 
     Quick if nothing has changed. If somebody else looks, leave it to them; `patient`: and wait until they are done.
@@ -51,8 +51,8 @@ class _Tried:
     batches: frozenset[UUID] = frozenset()
 
 
-def look_at_newest() -> int:
-    """The newest claims are there, or all are looked at, with the gate closed as in `look`. Raises as it does."""
+def scan_newest() -> int:
+    """The newest claims are there, or all are looked at, with the gate closed as in `scan`. Raises as it does."""
     newest = [noted.batch for page in claims_log.newest_first(_NEWEST) for noted in page]
     missing = _missing(newest)
     if not missing:
@@ -68,21 +68,21 @@ def look_at_newest() -> int:
 
 def _compare(server: str) -> int | None:
     """Bind what the server lacks, while no request is made. None: somebody else is at it."""
-    look = claims_log.begin_look()
-    if look is None:
+    scan = claims_log.begin_look()
+    if scan is None:
         return None
     try:
-        bound = _bind_missing(look)
+        bound = _bind_missing(scan)
         if _server() == server:
             claims_log.end_look(server)
         else:  # it has moved again
-            claims_log.abandon_look(look)
+            claims_log.abandon_look(scan)
     except _Unreadable as error:
         # The look stays begun until its time has run out: others have their turn, and nobody tries without a pause.
         log.error("claims_unreadable", extra={"batch": error.batch, "do": _BRING_THE_KEY})
         return 0
     except Error:
-        claims_log.abandon_look(look)
+        claims_log.abandon_look(scan)
         raise
     return bound
 
@@ -118,12 +118,12 @@ def _missing(batches: Sequence[UUID]) -> set[UUID]:
     return set(batches) - {row[0] for row in there}
 
 
-def _bind_missing(look: str) -> int:
+def _bind_missing(scan: str) -> int:
     bound = 0
     newer: set[bytes] = set()  # sends of claims that were looked at already: those are newer
     unread: list[Noted] = []
     for page in claims_log.newest_first():
-        claims_log.keep_look(look)
+        claims_log.keep_look(scan)
         missing = _missing([noted.batch for noted in page])
         for noted in page:
             unread.append(noted)

@@ -24,7 +24,7 @@ from messaging.planner.prepare import prepare
 from messaging.planner.results import OnProgress, PlanResult, Progress
 from messaging.planner.rows import Row
 from messaging.planner.sources import Recipients, open_source
-from messaging.services.launch import give_up, launch_blast
+from messaging.services.launch import cancel_empty_blast, launch_blast
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def _plan(
     except BaseException as error:
         leave_upload(upload)
         if isinstance(error, TooLarge):  # it will be next time, too
-            give_up(blast, error.code)
+            cancel_empty_blast(blast, error.code)
         raise
     finish_upload(upload)
     log.info(
@@ -142,7 +142,7 @@ def _plan(
             "rejected": counts.rejected,
         },
     )
-    if not counts.planned and give_up(blast):
+    if not counts.planned and cancel_empty_blast(blast):
         raise _no_valid_recipients(blast, counts)
     blast = launch_blast(blast.pk) if launch else Blast.objects.get(pk=blast.pk)
     return PlanResult.of(blast)

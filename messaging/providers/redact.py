@@ -22,7 +22,7 @@ _KEY = re.compile(r"\b(?:re|whsec|sk)_[\w+/=-]+|(?<=\bBearer )\S+", re.IGNORECAS
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
-def blot(text: object, *, secrets: Iterable[str] = ()) -> str:
+def redact(text: object, *, secrets: Iterable[str] = ()) -> str:
     """`text` without addresses, telephone numbers, keys and `secrets`, on one line, at most MAX_DETAIL characters.
 
     Anything that is not a string gives "". Domains stay: "the domain x.org is not verified" is for the operator.

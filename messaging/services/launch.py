@@ -47,7 +47,7 @@ def launch_blast(blast_id: UUID, *, tenant_id: int | None = None, again: bool = 
     return blast
 
 
-def give_up(blast: Blast, reason: str = NO_RECIPIENTS) -> bool:
+def cancel_empty_blast(blast: Blast, reason: str = NO_RECIPIENTS) -> bool:
     """Cancel a blast that was planned to its end and has no send. False if that is not what it is any more.
 
     Its idempotency key is released: whoever corrects the list may use it again. The blast stays, for its rejected rows.

@@ -17,7 +17,7 @@ from messaging.api.sends.fields import shown
 from messaging.channels.email.address import parse_address
 from messaging.domain.errors import InvalidInput
 from messaging.domain.lifecycle import SendStatus
-from messaging.ledger.listing import Wanted, page_of
+from messaging.ledger.listing import SendFilter, page_of
 from messaging.services.submit import parse_category, parse_time
 
 _LIST = "sends"
@@ -32,7 +32,9 @@ def list_sends(tenant_id: int, query: QueryDict) -> dict[str, Any]:
     limit = page_limit(given)
     given.pop("limit", None)
     cursor = given.pop("cursor", None)
-    wanted = Wanted(tenant=tenant_id, **{_FIELDS.get(name, name): _PARSERS[name](raw) for name, raw in given.items()})
+    wanted = SendFilter(
+        tenant=tenant_id, **{_FIELDS.get(name, name): _PARSERS[name](raw) for name, raw in given.items()}
+    )
     if wanted.created_after and wanted.created_before and wanted.created_after >= wanted.created_before:
         raise InvalidInput("empty_range", "created_before must be later than created_after.", field="created_before")
     filters = _canonical(wanted)
@@ -89,7 +91,7 @@ _FIELDS = {"recipient": "fingerprint"}
 _KNOWN = (*_PARSERS, "limit", "cursor")
 
 
-def _canonical(wanted: Wanted) -> dict[str, str]:
+def _canonical(wanted: SendFilter) -> dict[str, str]:
     """The filters as text, equal for equal filters: what a cursor is bound to."""
     said = {}
     for name in (field.name for field in fields(wanted)):

@@ -15,7 +15,7 @@ from typing import Any
 from messaging.providers.base import Answer, ItemError, Verdict
 from messaging.providers.http.answers import limit_hint, provider_id, retry_after, stable_code, verdict_of
 from messaging.providers.http.client import Reply
-from messaging.providers.redact import blot
+from messaging.providers.redact import redact
 
 _QUOTAS = frozenset({"daily_quota_exceeded", "monthly_quota_exceeded"})
 _KEY_NAMES = re.compile(
@@ -47,7 +47,7 @@ def read_answer(reply: Reply, items: int, api_key: str) -> Answer:
         _verdict(reply.status, code, message if isinstance(message, str) else ""),
         http_status=reply.status,
         code=code,
-        detail=blot(message, secrets=[api_key]),
+        detail=redact(message, secrets=[api_key]),
         retry_after=retry_after(reply.headers),
         limit=limit,
     )
@@ -118,6 +118,6 @@ def _item_errors(found: object, items: int, api_key: str) -> dict[int, ItemError
         if type(index) is not int or not 0 <= index < items or index in errors:
             return None
         errors[index] = ItemError(
-            code=stable_code(entry.get("name"), "item_rejected"), detail=blot(entry.get("message"), secrets=[api_key])
+            code=stable_code(entry.get("name"), "item_rejected"), detail=redact(entry.get("message"), secrets=[api_key])
         )
     return errors

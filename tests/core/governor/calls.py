@@ -43,6 +43,7 @@ class Settle:
     unused: bool = False
     retry: bool = False
     refused: Refusal | None = None
+    failed_for: tuple[str, ...] = ()
     back: tuple[tuple[int, int, Bucket], ...] = ()
     retry_after: float | None = None
     remaining: int | None = None

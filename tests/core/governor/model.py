@@ -68,6 +68,20 @@ LATENESS_SECONDS = 0.0204
 WORTH_SECONDS = 1.0
 
 
+#: So many causes, and so many failed batches, open the circuit.
+WITNESSES, FAILED_BATCHES = 3, 8
+#: Probes of a circuit that was opened by fewer causes until it is probed like any other.
+QUICK_PROBES = 16
+
+
+def witnesses(sets: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """`sets`, none of which has a name in common with another, and one more: what went wrong has one of `names` for its cause."""
+    known = [set(text.split(",")) for text in sets]
+    if all(among.isdisjoint(names) for among in known):
+        return (*sets, ",".join(names))
+    return tuple(",".join(names) if among >= set(names) else text for among, text in zip(known, sets, strict=True))
+
+
 @dataclass
 class Model:
     """One provider's state. Times are seconds since the epoch."""
@@ -88,6 +102,8 @@ class Model:
     epoch: int = 0
     spent: int = 0
     run: tuple[str, ...] = ()
+    run_for: tuple[str, ...] = ()  # sets of names
+    narrow: bool = False
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rail → code, sets of names
     refused_at: dict[str, float] = field(default_factory=dict)  # rail → time of the first of them
     refusing_from: float = 0.0
@@ -284,7 +300,9 @@ class Model:
         self.count(call, now, jitter)
         if opens:
             known, first = self.refusing_from, self.refused_at.get(call.rail, 0.0)
+            narrow = opens == "unreachable" and len(self.failures(call)[1]) < WITNESSES
             self.turn_circuit(opens, "" if wide or opens != "refusing" else call.rail)
+            self.narrow = narrow
             self.opened, self.probe_at = now, fixed(now + 0.5 + jitter / 2)
             self.refusing_from = known
             if opens == "refusing":
@@ -293,7 +311,8 @@ class Model:
             self.permit, self.permit_until = "", 0.0
             if call.event != Event.NONE:
                 self.probe_n += 1
-                longest = 2.0 if self.circuit == "refusing" else 15.0
+                some = self.circuit == "refusing" or (self.narrow and self.probe_n <= QUICK_PROBES)
+                longest = 2.0 if some else 15.0
                 self.probe_at = fixed(now + min(longest, 2.0**self.probe_n) * (1 + jitter) / 2)
         if call.remaining is not None and not call.stops:
             free = max(0, call.remaining - len(self.flights))
@@ -330,7 +349,8 @@ class Model:
 
     def turn_circuit(self, reason: str, rail: str) -> None:
         """Open it for `rail` (both: ""), or close the one that was."""
-        self.circuit, self.circuit_rail, self.run = reason, rail if reason else "", ()
+        self.circuit, self.circuit_rail, self.narrow = reason, rail if reason else "", False
+        self.run, self.run_for = (), ()
         self.permit, self.probe_next, self.probe_last = "", "", ""
         self.opened, self.probe_at, self.probe_n, self.permit_until, self.refusing_from = 0.0, 0.0, 0, 0.0, 0.0
         self.forget_refusals(rail)
@@ -344,9 +364,10 @@ class Model:
         """A circuit that is open for one rail may still open for both, and one that is open for another reason as `refusing`."""
         wide = self.circuit and not self.circuit_rail
         if call.event == Event.FAILED:
-            return "unreachable" if not wide and len({*self.run, call.batch}) == 3 else ""
+            batches, sets = self.failures(call)
+            return "unreachable" if not wide and (len(sets) == WITNESSES or len(batches) == FAILED_BATCHES) else ""
         if self.counts_refusal(call):
-            return "refusing" if len(self.refusals(call)) == 4 else ""
+            return "refusing" if len(self.refusals(call)) == 1 + WITNESSES else ""
         return "credential" if call.event == Event.CREDENTIAL and not wide else ""
 
     def counts_refusal(self, call: Settle) -> bool:
@@ -358,15 +379,13 @@ class Model:
         assert call.refused
         code, names = call.refused.code, call.refused.names
         kept = self.refused.get(call.rail, ("",))
-        if kept[0] != code:
-            return (code, ",".join(names))
-        sets = [set(text.split(",")) for text in kept[1:]]
-        if all(among.isdisjoint(names) for among in sets):
-            return (*kept, ",".join(names))
-        narrowed = [
-            ",".join(names) if among >= set(names) else text for among, text in zip(sets, kept[1:], strict=True)
-        ]
-        return (code, *narrowed)
+        return (code, *witnesses(kept[1:] if kept[0] == code else (), names))
+
+    def failures(self, call: Settle) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The run of failed batches with this one, and sets of names that have none in common."""
+        if call.batch in self.run:
+            return self.run, self.run_for
+        return (*self.run, call.batch), witnesses(self.run_for, call.failed_for or (call.batch,))
 
     def closes(self, call: Settle) -> bool:
         """Only what proves something: that it can be reached, that it takes the key, that it takes anything."""
@@ -379,9 +398,9 @@ class Model:
     def count(self, call: Settle, now: float, jitter: float) -> None:
         """What the event does to the run of failures, the strikes and the block."""
         if call.event == Event.FAILED and (not self.circuit or self.circuit_rail) and call.batch not in self.run:
-            self.run = (*self.run, call.batch)
+            self.run, self.run_for = self.failures(call)
         if call.stops or call.event in (Event.ACCEPTED, Event.ANSWERED, Event.REFUSED):
-            self.run = ()
+            self.run, self.run_for = (), ()
         if self.counts_refusal(call):
             run = self.refusals(call)
             if self.refused.get(call.rail, ("",))[0] != run[0]:

@@ -130,6 +130,8 @@ def assert_same_state(governor: TimedGovernor, model: Model) -> None:
     _assert_same_level(state, "q_tokens", "q_at", model.quota)
     _assert_same_level(state, "r_tokens", "r_at", model.retries)
     _assert_same_level(state, "m_tokens", "m_at", model.trickle)
+    assert state.get("run_for", "") == ";".join(model.run_for)
+    assert (state.get("narrow", "") == "1") == model.narrow
     for rail, name in (("transactional", "refused_t"), ("marketing", "refused_m")):
         assert state.get(name, "") == ";".join(model.refused.get(rail, ())), name
         assert abs(float(state.get(f"{name}_at", 0)) - model.refused_at.get(rail, 0.0)) < NEAR, name

@@ -9,11 +9,11 @@ from tests.core.governor.rig import TimedGovernor, about, want
 FIRST_PROBE = 0.75
 
 
-def fail(governor: TimedGovernor, *batches: str) -> Settled:
-    """Requests for these batches fail; 100 ms each, so that there is a token again."""
+def fail(governor: TimedGovernor, *batches: str, of: tuple[str, ...] = ()) -> Settled:
+    """Requests for these batches, with sends of these tenants, fail; 100 ms each, so that there is a token again."""
     for batch in batches:
         assert governor.ask("transactional", batch=batch).granted
-        settled = governor.report(Event.FAILED, batch=batch)
+        settled = governor.report(Event.FAILED, batch=batch, failed_for=of)
         governor.advance(0.1)
     return settled
 
@@ -59,6 +59,35 @@ def test_work_that_was_gone_says_nothing_about_the_provider(governor: TimedGover
     governor.report(Event.NONE)
     governor.advance(0.1)
     assert fail(governor, "c").opened
+
+
+def test_what_has_one_cause_is_not_the_provider_s_trouble(governor: TimedGovernor) -> None:
+    """Seven batches of one tenant fail on a system on which nobody else sends: a stranger's code leaves at once."""
+    governor.limits = Limits(Bucket(1, 10))
+    assert fail(governor, *"abcdefg", of=("1",)).circuit == ""
+    assert governor.ask("transactional", want(2)).granted
+
+
+def test_three_causes_open(governor: TimedGovernor) -> None:
+    governor.limits = Limits(Bucket(1, 10))
+    fail(governor, "a", of=("1", "2", "3"))
+    fail(governor, "b", of=("3", "4"))
+    fail(governor, "c", of=("4", "5"))
+    assert fail(governor, "d", of=("3",)).circuit == "", "3 may be the cause of two, and 4 of the others"
+    assert fail(governor, "e", of=("6",)).opened
+
+
+def test_a_single_tenant_s_eighth_batch_opens_and_is_probed_soon_again(governor: TimedGovernor) -> None:
+    """Others' codes, if there are any, wait for two seconds at the most; a long outage is probed like any other."""
+    governor.limits = Limits(Bucket(1, 10))
+    fail(governor, *"abcdefg", of=("1",))
+    assert fail(governor, "h", of=("1",)).opened
+    for n in range(1, 19):
+        governor.advance(wait(governor))
+        assert governor.ask("transactional", batch=f"probe{n}").probe
+        governor.report(Event.FAILED, batch=f"probe{n}", failed_for=("1",))
+        longest = 2 if n <= 16 else 15
+        assert wait(governor) == about(0.75 * min(2.0**n, longest) + PROBE_GRACE)
 
 
 def test_a_refused_key_opens_it_at_once(governor: TimedGovernor) -> None:

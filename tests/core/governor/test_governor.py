@@ -37,7 +37,7 @@ TENANTS: tuple[tuple[Bucket, ...], ...] = (
 )
 RAILS = st.sampled_from(["transactional", "marketing"])
 #: Few batches, so that the same ones come again.
-BATCHES = st.sampled_from([f"batch-{n}" for n in range(4)])
+BATCHES = st.sampled_from([f"batch-{n}" for n in range(10)])
 #: Failures are what takes several calls in a row to matter.
 EVENTS = st.sampled_from([Event.FAILED, Event.REFUSED, Event.FORBIDDEN, *Event])
 NAMES = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True).map(tuple)
@@ -140,6 +140,7 @@ class GovernorMachine(RuleBasedStateMachine):
         jitter=st.floats(0, 1).map(lambda value: round(value, 3)),
         old_limits=st.booleans(),
         refused=st.none() | REFUSALS,
+        failed_for=st.sampled_from([(), ("1",), ("2",), ("1", "2"), ("2", "3"), ("4",)]),
     )
     def settle(
         self,
@@ -153,6 +154,7 @@ class GovernorMachine(RuleBasedStateMachine):
         jitter: float,
         old_limits: bool,
         refused: Refusal | None,
+        failed_for: tuple[str, ...],
     ) -> None:
         call, decision = self.granted[which % len(self.granted)]
         back = tuple(
@@ -169,6 +171,7 @@ class GovernorMachine(RuleBasedStateMachine):
             rail=call.rail,
             retry=call.retry,
             refused=refused,
+            failed_for=failed_for,
             epoch=decision.epoch,
             unused=unused,
             back=back,

@@ -11,7 +11,7 @@ import pytest
 import redis as redis_py
 from django.core.exceptions import ImproperlyConfigured
 
-from core.db.faults import passes
+from core.db.faults import is_transient
 from core.telemetry.redis_client import connect, refuse_cluster
 from devtools.processes import Supervisor
 from tests.core.broker.rig import OwnRedis, new_broker, until
@@ -37,7 +37,7 @@ def test_a_connection_to_what_has_become_a_replica_is_left_and_redis_counts_as_a
             own_redis.client.replicaof("127.0.0.1", "1")
             with pytest.raises(redis_py.ConnectionError) as met:
                 client.execute_command(*command)
-            assert passes(met.value)
+            assert is_transient(met.value)
             own_redis.client.replicaof("NO", "ONE")
             client.execute_command(*command)
             assert client.client_id() != before
@@ -52,8 +52,8 @@ def test_what_a_script_may_not_write_passes(own_redis: OwnRedis) -> None:
     own_redis.client.config_set("maxmemory", "1")
     with pytest.raises(redis_py.RedisError) as met:
         script(keys=["a"])
-    assert passes(met.value)
-    assert not passes(redis_py.ResponseError("wrong number of arguments"))
+    assert is_transient(met.value)
+    assert not is_transient(redis_py.ResponseError("wrong number of arguments"))
     client.close()
 
 

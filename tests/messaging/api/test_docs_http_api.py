@@ -83,7 +83,15 @@ def _shape(said: Any, shown: Any) -> bool:
 
 
 def test_every_code_of_blasts_is_named() -> None:
-    sources = [*(ROOT / "messaging" / "api").glob("blasts*.py"), *(ROOT / "messaging" / "planner").glob("*.py")]
+    messaging = ROOT / "messaging"
+    sources = [
+        *(messaging / "api" / "blasts").glob("*.py"),
+        *(messaging / "planner").glob("*.py"),
+        *(
+            messaging / f"{module}.py"
+            for module in ("api/slots", "services/launch", "ledger/uploads", "ledger/planning")
+        ),
+    ]
     raised = re.compile(
         r"(?:InvalidInput|Conflict|NotFound|TooLarge|UnsupportedBody|BodyStalled|Reject)\(\s*(?:\w+, )?\"(\w+)\""
     )
@@ -95,10 +103,11 @@ def test_every_code_of_blasts_is_named() -> None:
 
 def test_every_code_of_a_send_is_named() -> None:
     messaging = ROOT / "messaging"
-    modules = ("addresses", "idempotency", "sender_domains", "submission", "ledger/cancel")
+    modules = ("ledger/idempotency", "ledger/cancel", "services/sender_domains", "services/submit")
     sources = [
         *(messaging / "api").glob("*.py"),
-        *(messaging / "content").glob("*.py"),
+        *(messaging / "api" / "sends").glob("*.py"),
+        *(messaging / "channels").rglob("*.py"),
         *(messaging / f"{module}.py" for module in modules),
     ]
     raised = re.compile(r"(?:[A-Z]\w+|_REFUSED.*|\w+\": )\(\s*(?:\d+, )?\"([a-z]+(?:_[a-z]+)+)\"")

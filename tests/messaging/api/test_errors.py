@@ -14,9 +14,8 @@ from rest_framework import exceptions
 
 from config.logs import JsonFormatter
 from devtools.stack import url_of
-from messaging.api import views
 from messaging.api.errors import problem_of
-from messaging.api.sends import fields
+from messaging.api.sends import fields, views
 from tests.messaging.tenant_rig import BODY, Speaker, error_of
 
 URL = "/v1/messaging/sends"

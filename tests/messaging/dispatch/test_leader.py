@@ -1,4 +1,4 @@
-"""No wake-up is lost: who finds the seat taken has told the leader before it lets go of its ticket."""
+"""No wake-up is lost: who finds a leader has told it before it lets go of its ticket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.broker import queues
 from core.governor.client import RETRY_SHARE
 from messaging.dispatch import leader as seats
 from messaging.dispatch import turn
-from messaging.dispatch.leader import Seat
+from messaging.dispatch.leader import Leader
 from messaging.domain.rails import Channel, Rail, queue_name
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import Rig, seed_buckets
@@ -29,60 +29,60 @@ def no_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_line")
 def test_one_sits_the_next_leaves_a_flag() -> None:
-    seat = Seat()
-    assert seat.sit()
-    assert not seat.flagged()
-    assert not seat.sit()
-    assert seat.flagged()
-    assert seat.rise()
-    assert seat.sit()
-    assert not seat.rise()
+    leader = Leader()
+    assert leader.acquire()
+    assert not leader.flagged()
+    assert not leader.acquire()
+    assert leader.flagged()
+    assert leader.release()
+    assert leader.acquire()
+    assert not leader.release()
 
 
 @pytest.mark.usefixtures("no_line")
 def test_looking_takes_the_flag_down_and_a_later_one_stays() -> None:
-    seat = Seat()
-    seat.sit()
-    seat.sit()
-    seat.look()
-    assert not seat.flagged()
-    seat.sit()
-    assert seat.rise()
+    leader = Leader()
+    leader.acquire()
+    leader.acquire()
+    leader.about_to_search()
+    assert not leader.flagged()
+    leader.acquire()
+    assert leader.release()
 
 
 @pytest.mark.usefixtures("no_line")
 def test_a_flag_ends_a_wait_that_new_work_can_shorten_and_no_other() -> None:
-    seat = Seat()
-    seat.sit()
-    waiting = threading.Thread(target=seat.wait, args=(60,), kwargs={"until_flag": True})
+    leader = Leader()
+    leader.acquire()
+    waiting = threading.Thread(target=leader.wait, args=(60,), kwargs={"until_flag": True})
     waiting.start()
-    seat.sit()
+    leader.acquire()
     waiting.join(10)
     assert not waiting.is_alive()
-    seat.wait(0.01, until_flag=False)  # flagged, and over by its time only
-    assert seat.flagged()
+    leader.wait(0.01, until_flag=False)  # flagged, and over by its time only
+    assert leader.flagged()
 
 
 def test_the_one_in_line_gets_the_seat_and_nobody_else_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seats, "LINE_SECONDS", 60)
-    seat = Seat()
-    seat.sit()
+    leader = Leader()
+    leader.acquire()
     with ThreadPoolExecutor(1) as pool:
-        in_line = pool.submit(seat.sit)
-        while not seat.flagged():
+        in_line = pool.submit(leader.acquire)
+        while not leader.flagged():
             pass
-        assert not seat.sit()  # at once: there is one in line
-        assert not seat.rise()  # the one in line looks; no ticket is needed for that
+        assert not leader.acquire()  # at once: there is one in line
+        assert not leader.release()  # the one in line looks; no ticket is needed for that
         assert in_line.result(10)
-    assert not seat.flagged()
-    assert not seat.rise()
-    assert seat.sit()
+    assert not leader.flagged()
+    assert not leader.release()
+    assert leader.acquire()
 
 
 def test_one_leader_at_a_time_and_a_look_after_every_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight threads, in line for moments that end while the seat is handed over: the ledger is a number, a ticket a turn."""
+    """Eight threads, in line for moments that end while the lead is handed over: the ledger is a number, a ticket a turn."""
     monkeypatch.setattr(seats, "LINE_SECONDS", 0.0005)
-    seat, leading = Seat(), threading.Lock()
+    leader, leading = Leader(), threading.Lock()
     arrived = itertools.count(1)
     due = seen = 0
 
@@ -93,13 +93,13 @@ def test_one_leader_at_a_time_and_a_look_after_every_arrival(monkeypatch: pytest
             again = True
             while again:
                 again = False
-                if seat.sit():
+                if leader.acquire():
                     assert leading.acquire(blocking=False)
-                    seat.look()
+                    leader.about_to_search()
                     seen = due
                     time.sleep(0.0004)
                     leading.release()
-                    again = seat.rise()
+                    again = leader.release()
 
     with ThreadPoolExecutor(8) as pool:
         for turn_ in [pool.submit(turns) for _ in range(8)]:
@@ -141,7 +141,7 @@ def test_a_ticket_that_comes_after_the_grant_leaves_the_next_one(rig: Rig, monke
         prepared = real(*args)
         submit_some(tenant, 1)
         rig.redis.delete(f"dramatiq:{queue}")  # the ticket of that submit …
-        served = threading.Thread(target=rig.turn)  # … is served here, and finds the seat taken
+        served = threading.Thread(target=rig.turn)  # … is served here, and finds a leader
         served.start()
         served.join()
         return prepared
@@ -162,13 +162,13 @@ def test_a_login_code_does_not_wait_for_what_a_repetition_waits_for(rig: Rig, mo
     missing = 0.9 * turn.LONGEST_WAIT * 10.0 * RETRY_SHARE
     rig.redis.hset(rig.governor.keys[0], mapping={"r_tokens": str(1 - missing), "r_at": str(time.time())})
     leader_waits = threading.Event()
-    wait = Seat.wait
+    wait = Leader.wait
 
-    def waits(seat: Seat, seconds: float, *, until_flag: bool) -> None:
+    def waits(leader: Leader, seconds: float, *, until_flag: bool) -> None:
         leader_waits.set()
-        wait(seat, seconds, until_flag=until_flag)
+        wait(leader, seconds, until_flag=until_flag)
 
-    monkeypatch.setattr(Seat, "wait", waits)
+    monkeypatch.setattr(Leader, "wait", waits)
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(_in_thread, rig)
         assert leader_waits.wait(10)

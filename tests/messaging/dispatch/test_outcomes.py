@@ -10,7 +10,7 @@ import requests
 from core.governor.client import Event
 from core.models import DeadLetter
 from messaging.dispatch import outcomes
-from messaging.dispatch.outcomes import BOUND, FIRST, Fate, Ruling, rule
+from messaging.dispatch.outcomes import BOUND, FIRST, Disposition, Outcome, rule
 from messaging.domain.lifecycle import BatchState, SendStatus
 from messaging.domain.rails import Channel
 from messaging.models import Send
@@ -31,7 +31,7 @@ def test_every_verdict_has_a_row_in_both_tables() -> None:
 
 @pytest.mark.parametrize("table", [FIRST, BOUND])
 def test_what_an_answer_says_of_the_provider_does_not_depend_on_what_becomes_of_the_sends(
-    table: dict[Verdict, Ruling],
+    table: dict[Verdict, Outcome],
 ) -> None:
     heard = {
         Verdict.ACCEPTED: Event.ACCEPTED,
@@ -51,34 +51,34 @@ def test_what_an_answer_says_of_the_provider_does_not_depend_on_what_becomes_of_
         Verdict.NOT_SENT: Event.FAILED,
         Verdict.UNKNOWN: Event.FAILED,
     }
-    assert {verdict: ruling.event for verdict, ruling in table.items()} == heard
+    assert {verdict: outcome.event for verdict, outcome in table.items()} == heard
 
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.ACCEPTED, Verdict.KEY_CONFLICT)])
 def test_unknown_binds_whatever_comes_back_later(verdict: Verdict) -> None:
-    ruling = rule(verdict, bound=True, confirmation=Confirmation.IDEMPOTENT)
-    assert (ruling.fate, ruling.state) == (Fate.BOUND, BatchState.UNKNOWN)
+    outcome = rule(verdict, bound=True, confirmation=Confirmation.IDEMPOTENT)
+    assert (outcome.disposition, outcome.state) == (Disposition.BOUND, BatchState.UNKNOWN)
 
 
 @pytest.mark.parametrize(
-    ("confirmation", "fate"),
+    ("confirmation", "disposition"),
     [
-        (Confirmation.IDEMPOTENT, Fate.BOUND),
-        (Confirmation.VERIFIABLE, Fate.BOUND),
-        (Confirmation.AT_MOST_ONCE, Fate.AMBIGUOUS),
+        (Confirmation.IDEMPOTENT, Disposition.BOUND),
+        (Confirmation.VERIFIABLE, Disposition.BOUND),
+        (Confirmation.AT_MOST_ONCE, Disposition.AMBIGUOUS),
     ],
 )
 @pytest.mark.parametrize("bound", [False, True])
 def test_an_unknown_answer_is_repeated_asked_for_or_ambiguous(
-    confirmation: Confirmation, fate: Fate, bound: bool
+    confirmation: Confirmation, disposition: Disposition, bound: bool
 ) -> None:
-    assert rule(Verdict.UNKNOWN, bound=bound, confirmation=confirmation).fate is fate
+    assert rule(Verdict.UNKNOWN, bound=bound, confirmation=confirmation).disposition is disposition
 
 
-@pytest.mark.parametrize(("settled", "fate"), [(False, Fate.BOUND), (True, Fate.BACK_OFF)])
-def test_not_found_counts_after_the_settle_time(settled: bool, fate: Fate) -> None:
-    ruling = rule(Verdict.NOT_FOUND, bound=True, confirmation=Confirmation.VERIFIABLE, settled=settled)
-    assert ruling.fate is fate
+@pytest.mark.parametrize(("settled", "disposition"), [(False, Disposition.BOUND), (True, Disposition.BACK_OFF)])
+def test_not_found_counts_after_the_settle_time(settled: bool, disposition: Disposition) -> None:
+    outcome = rule(Verdict.NOT_FOUND, bound=True, confirmation=Confirmation.VERIFIABLE, settled=settled)
+    assert outcome.disposition is disposition
 
 
 @pytest.mark.parametrize("attempts", range(12))

@@ -164,7 +164,7 @@ def test_a_sender_domain_that_was_taken_away_sends_nothing_more(rig: Rig) -> Non
 
 
 def test_the_next_batch_is_claimed_while_one_is_rendered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seat is left once the sends are bound: whoever comes meanwhile leads."""
+    """The lead is released once the sends are bound: whoever comes meanwhile leads."""
     submit_some(make_tenant(), 1)
     real, met = preparing.render, []
 

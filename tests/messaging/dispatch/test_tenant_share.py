@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.models import Tenant
-from messaging.dispatch.scheduler import Grant, Later, Memory, search
+from messaging.dispatch.scheduler import Grant, Memory, Wait, search
 from messaging.domain.lane import LaneKey
 from messaging.domain.rails import Channel, Rail
 from messaging.ledger import buckets, lanes
@@ -35,7 +35,7 @@ def flooding(rig: Rig) -> Tenant:
     return tenant
 
 
-def look(rig: Rig, memory: Memory, rail: Rail = Rail.TRANSACTIONAL) -> Grant | Later | None:
+def look(rig: Rig, memory: Memory, rail: Rail = Rail.TRANSACTIONAL) -> Grant | Wait | None:
     adapter = adapter_for(Channel.EMAIL)
     assert adapter
     flooding = Tenant.objects.get(slug="flooding")
@@ -43,7 +43,7 @@ def look(rig: Rig, memory: Memory, rail: Rail = Rail.TRANSACTIONAL) -> Grant | L
     return search(adapter, rig.governor, Channel.EMAIL, rail, memory)
 
 
-def took(found: Grant | Later | None) -> list[tuple[int, int, int]]:
+def took(found: Grant | Wait | None) -> list[tuple[int, int, int]]:
     assert isinstance(found, Grant), found
     return [(take.tenant, take.priority, take.sends) for take in found.takes]
 
@@ -51,7 +51,7 @@ def took(found: Grant | Later | None) -> list[tuple[int, int, int]]:
 def test_it_waits_as_its_own_problem(rig: Rig, flooding: Tenant) -> None:
     memory = Memory()
     found = look(rig, memory)
-    assert isinstance(found, Later)
+    assert isinstance(found, Wait)
     assert (found.reason, found.new_work_helps, memory.starved()) == ("tenant", True, [])
     assert rig.governor.spent() == 0
     assert float(rig.redis.hget(rig.governor.keys[0], "mark") or 0) == 0

@@ -19,7 +19,7 @@ from messaging.channels.sealing import seal_recipient
 from messaging.dispatch import outcomes, turn
 from messaging.dispatch.forming import form_batch
 from messaging.dispatch.recording import Recorded, record_answer
-from messaging.dispatch.scheduler import Grant, Later, memory_of, search
+from messaging.dispatch.scheduler import Grant, Wait, memory_of, search
 from messaging.domain.lifecycle import BatchState
 from messaging.domain.rails import Channel, Rail, queue_name
 from messaging.ledger import buckets, recover
@@ -196,8 +196,8 @@ def test_a_cancel_while_the_request_is_out_catches_what_comes_back(rig: Rig) -> 
     line, _, bound = _claimed(rig, Rail.MARKETING)
     cancel_blast(blast.pk)
     answer = Answer(Verdict.RATE_LIMITED, 429, "rate_limit_exceeded")
-    ruling = outcomes.FIRST[Verdict.RATE_LIMITED]
-    record_answer(line.adapter, line.rail, bound, answer, ruling)
+    outcome = outcomes.FIRST[Verdict.RATE_LIMITED]
+    record_answer(line.adapter, line.rail, bound, answer, outcome)
     assert statuses() == {"cancelled": 3}
 
 
@@ -254,7 +254,7 @@ def test_without_a_global_bucket_nothing_is_sent(rig: Rig) -> None:
     RateLimitBucket.objects.filter(scope="global").delete()
     buckets.forget()
     found = search(_adapter(), turn.governor_of("resend"), Channel.EMAIL, Rail.TRANSACTIONAL, _memory())
-    assert isinstance(found, Later)
+    assert isinstance(found, Wait)
     assert found.reason == "no_bucket"
     assert (statuses(), rig.sandbox.stats()["requests_received"]) == ({"queued": 2}, 0)
     seed_buckets()

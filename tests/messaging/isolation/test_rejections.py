@@ -277,7 +277,9 @@ def test_lanes_that_are_halved_are_locked_in_one_order(rig: Rig) -> None:
 
     def sort() -> None:
         with transaction.atomic():
-            rejections.sort_lanes(adapters()[Channel.EMAIL], MARKETING, bound, Failure("refused"), trial=False)
+            rejections.isolate_rejected_lanes(
+                adapters()[Channel.EMAIL], MARKETING, bound, Failure("refused"), trial=False
+            )
         connection.close()
 
     worker = threading.Thread(target=sort)

@@ -17,7 +17,7 @@ from core.db.cursor import LedgerCursor
 from messaging.domain.lifecycle import SendStatus
 from messaging.domain.rails import Category
 from messaging.ledger import listing
-from messaging.ledger.listing import Page, Wanted, page_of
+from messaging.ledger.listing import Page, SendFilter, page_of
 from messaging.models import Send
 from tests.factories import insert_raw, make_blast, make_tenant
 from tests.messaging.ledger.plans import Plan, generic_plan
@@ -58,7 +58,7 @@ def loaded(transactional_db: None) -> Iterator[dict[str, Any]]:
         old.rollback()
 
 
-def explained(monkeypatch: pytest.MonkeyPatch, wanted: Wanted, before: UUID | None = None) -> tuple[Plan, Page]:
+def explained(monkeypatch: pytest.MonkeyPatch, wanted: SendFilter, before: UUID | None = None) -> tuple[Plan, Page]:
     """The plan of the page's own statement, and the page."""
     seen: list[tuple[str, Any]] = []
     original = LedgerCursor.all
@@ -101,7 +101,7 @@ def test_every_filter_reads_a_bounded_number_of_pages(loaded: dict[str, Any], mo
         ({"fingerprint": bytes(mark), "blast": blast}, 1),
     ]
     for filters, count in direct:
-        plan, page = explained(monkeypatch, Wanted(tenant=tenant, **filters))
+        plan, page = explained(monkeypatch, SendFilter(tenant=tenant, **filters))
         assert (plan.offences(), len(page.rows)) == ([], count), filters
         assert plan.buffers <= DIRECT, (filters, plan.buffers)
     sifted: list[tuple[dict[str, Any], UUID | None, int, bool]] = [
@@ -118,12 +118,12 @@ def test_every_filter_reads_a_bounded_number_of_pages(loaded: dict[str, Any], mo
         ({"status": SendStatus.SENDING}, None, 0, False),
     ]
     for filters, before, count, more in sifted:
-        plan, page = explained(monkeypatch, Wanted(tenant=tenant, **filters), before)
+        plan, page = explained(monkeypatch, SendFilter(tenant=tenant, **filters), before)
         assert (len(page.rows), page.position is not None) == (count, more), filters
         assert [offence for offence in plan.offences() if "messaging_sends" in offence] == [], filters
         assert plan.buffers <= SIFTED, (filters, plan.buffers)
     for filters in ({}, {"category": Category.MARKETING}, {"status": SendStatus.SENT}, {"blast": blast}):
-        plan, page = explained(monkeypatch, Wanted(tenant=tenant, **filters), middle)
+        plan, page = explained(monkeypatch, SendFilter(tenant=tenant, **filters), middle)
         assert (plan.offences(), len(page.rows)) == ([], 50), filters
         assert plan.buffers <= DIRECT, (filters, plan.buffers)
 
@@ -137,7 +137,7 @@ def test_the_order_comes_from_the_tenants_index(monkeypatch: pytest.MonkeyPatch,
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE messaging_sends" if analyzed else "SELECT 1")
     for filters in ({}, {"category": Category.MARKETING}, {"status": SendStatus.SENT}, {"status": SendStatus.QUEUED}):
-        plan, _ = explained(monkeypatch, Wanted(tenant=tenant.pk, **filters))
+        plan, _ = explained(monkeypatch, SendFilter(tenant=tenant.pk, **filters))
         used = {node["Index Name"] for node in plan.nodes() if node.get("Relation Name") == "messaging_sends"}
         assert used <= {"messaging_sends_tenant", "messaging_sends_tenant_status"}, filters
         assert [node["Node Type"] for node in plan.nodes() if "Sort" in node["Node Type"]] == [], filters

@@ -489,7 +489,7 @@ def test_a_send_that_is_claimed_during_the_comparison_is_taken_from_that_batch_t
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "make_ready", first(preparing.make_ready, lambda: compared.wait(10)))
         patch.setattr(rebind, "_lock", first(rebind._lock, claim))
-        assert lost_claims.look() == 1
+        assert lost_claims.scan() == 1
         compared.set()
         worker.join(10)
     assert turns == [None]
@@ -569,5 +569,5 @@ def test_a_send_that_is_bound_again_waits_for_no_sender_any_more(rig: Rig, momen
     Send.objects.update(status="queued", held_by=None)
     rig.turn()
     moments.go_back()
-    assert lost_claims.look() == 1
+    assert lost_claims.scan() == 1
     assert Send.objects.values_list("status", "held_by").get() == ("sending", None)

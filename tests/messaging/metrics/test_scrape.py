@@ -244,8 +244,8 @@ def test_only_reading() -> None:
 _WORKER = """
 import sys, django
 django.setup()
-from core import counters
-from messaging.metrics.counted import SENDS
+from core.telemetry import counters
+from messaging.telemetry.counted import SENDS
 SENDS.add("email", sys.argv[1], "resend", "accepted", by=int(sys.argv[2]))
 counters.flush()
 """
@@ -263,5 +263,5 @@ def test_processes_and_pools_add_up_also_after_their_end() -> None:
 
 
 def test_every_reason_of_the_governor_has_its_figure() -> None:
-    script = (django_settings.BASE_DIR / "core" / "governor.lua").read_text()
+    script = (django_settings.BASE_DIR / "core" / "governor" / "governor.lua").read_text()
     assert set(re.findall(r"open_circuit\('(\w+)'", script)) == set(scrape.CIRCUIT_REASONS)

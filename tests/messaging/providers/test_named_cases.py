@@ -31,7 +31,7 @@ from tests.rig import Rig, prepare
 
 TESTS = Path(__file__).parents[2]
 OUTCOMES, TURN = "messaging/dispatch/test_outcomes.py", "messaging/dispatch/test_turn.py"
-REFUSALS = "messaging/dispatch/test_refusals.py"
+REFUSALS = "messaging/isolation/test_rejections.py"
 
 ELSEWHERE = {
     "killed between commit and request": f"{TURN}::test_a_worker_that_vanished_after_its_commit_is_made_good",
@@ -47,7 +47,7 @@ ELSEWHERE = {
         f"{OUTCOMES}::test_a_bound_batch_leaves_its_sends_bound_whatever_is_answered"
     ),
     "the client repeats a submit at the same moment": (
-        "messaging/test_submission.py::test_eight_threads_with_one_key_are_one_send"
+        "messaging/services/test_submit.py::test_eight_threads_with_one_key_are_one_send"
     ),
     "429 on the last attempt": (
         "invariants/test_03_nothing_dropped_on_429.py::test_429_on_the_last_attempt_is_not_the_last_attempt"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from messaging.providers.redact import MAX_DETAIL, blot
+from messaging.providers.redact import MAX_DETAIL, redact
 
 
 @pytest.mark.parametrize(
@@ -32,25 +32,25 @@ from messaging.providers.redact import MAX_DETAIL, blot
     ],
 )
 def test_blotted(text: object, expected: str) -> None:
-    assert blot(text) == expected
+    assert redact(text) == expected
 
 
 def test_secrets_of_any_form() -> None:
-    assert blot("key hunter2 is invalid", secrets=["hunter2", ""]) == "key [key] is invalid"
+    assert redact("key hunter2 is invalid", secrets=["hunter2", ""]) == "key [key] is invalid"
 
 
 def test_bounded_without_half_an_address() -> None:
     text = "x" * 1990 + " eve@x.org"
-    assert len(blot(text)) == MAX_DETAIL
-    assert "eve" not in blot("(" * 1000 + " " * 992 + "eve@x.org")
+    assert len(redact(text)) == MAX_DETAIL
+    assert "eve" not in redact("(" * 1000 + " " * 992 + "eve@x.org")
 
 
 @given(before=st.text(max_size=30), after=st.text(max_size=30))
 def test_an_address_never_gets_through(before: str, after: str) -> None:
-    assert "eve.smith@x.org" not in blot(f"{before}eve.smith@x.org{after}")
+    assert "eve.smith@x.org" not in redact(f"{before}eve.smith@x.org{after}")
 
 
 @pytest.mark.parametrize("text", ["a" * 10**6, '"' * 10**6, "1 " * 10**6, "a@" * 10**6, "re_" * 10**6, "+1" * 10**6])
 @pytest.mark.timeout(5)
 def test_any_input_takes_little_time(text: str) -> None:
-    assert len(blot(text)) <= MAX_DETAIL
+    assert len(redact(text)) <= MAX_DETAIL

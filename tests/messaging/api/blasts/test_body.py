@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from django.test import RequestFactory
 
 from messaging.api import slots
-from messaging.api.blasts.body import UploadBody, kind_of
+from messaging.api.blasts.body import STALL_SECONDS, UploadBody, kind_of
 from messaging.api.blasts.views import RecipientsView
 from messaging.api.parsers import BodyStalled, LengthRequired
 from messaging.api.slots import upload_slot
@@ -93,7 +93,7 @@ def test_a_silent_client_is_given_up_and_the_connection_is_as_it_was() -> None:
     with pytest.raises(BodyStalled) as caught:
         addresses(request(body, CONTENT_LENGTH="50"))
     assert (caught.value.status, caught.value.code) == (408, "body_stalled")
-    assert body.timeouts == [None, body.STALL_SECONDS, None]
+    assert body.timeouts == [None, STALL_SECONDS, None]
 
 
 def test_a_body_whose_end_nobody_can_see() -> None:

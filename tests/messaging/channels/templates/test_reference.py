@@ -217,7 +217,7 @@ def test_a_fault_of_ours_is_logged_as_one_and_costs_one_rendering(
     assert caught.value.detail.startswith("line 2")
     [record] = caplog.records
     assert (record.levelname, record.getMessage(), record.__dict__["type"]) == ("ERROR", "render_bug", "KeyError")
-    assert record.__dict__["place"].startswith("test_liquid_reference.py:")
+    assert record.__dict__["place"].startswith("test_reference.py:")
     assert "xyzzy" not in str(record.__dict__) + str(caught.value)
     assert rendered("{{ v }}", v="xyzzy") == "xyzzy"
 

@@ -140,7 +140,7 @@ def test_an_interrupted_request_does_not_spoil_the_next(
     """A worker's shutdown may interrupt a thread anywhere."""
     stage.script.append(staged.reply(Response(200, b'"mine"')))
     with monkeypatch.context() as patched:
-        patched.setattr(client, "_read", _interrupt)
+        patched.setattr(http_client, "_read", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             ask(client)
     assert asked(client).body == b"{}"
@@ -234,7 +234,7 @@ def test_a_header_that_would_smuggle_another_is_refused(client: HttpClient, stag
 
 FORK = """
 import os, sys
-from messaging.providers.http import HttpClient, Reply
+from messaging.providers.http.client import HttpClient, Reply
 
 client = HttpClient(sys.argv[1], [("POST", "/x")])
 
@@ -252,7 +252,7 @@ if child == 0:
     os._exit(0)
 os.read(done, 1)
 ask(b"parent")
-http_client.close()
+client.close()
 print("closed", flush=True)
 assert os.waitpid(child, 0)[1] == 0
 """
