@@ -1,4 +1,4 @@
-"""What came back, written down: the ruling of `messaging.dispatch.outcomes`, carried out in one transaction."""
+"""What came back, written down: the outcome of `messaging.dispatch.outcomes`, carried out in one transaction."""
 
 from __future__ import annotations
 

@@ -280,7 +280,8 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
         back=_unused_tokens(grant, () if gone_back else bound.sends),
         answer=answer,
         refused=rejections.evidence(line.channel, bound, answer, searched=grant.retry),
-        failed_for=sorted({str(send.tenant) for send in bound.sends}),
+        # What never left cannot have failed for its contents.
+        failed_for=bound.tenants if answer.verdict is Verdict.UNKNOWN else (),
     )
     recorded = _record(line, grant, bound, answer, outcome, circuit=settled.circuit if settled else "", started=started)
     if recorded.waiting:

@@ -68,8 +68,12 @@ class Bound:
     claim: Claim | None = None  # a new batch's, to be noted before its request
 
     @property
+    def tenants(self) -> tuple[str, ...]:
+        return tuple(sorted({str(send.tenant) for send in self.sends}))
+
+    @property
     def one_tenant(self) -> bool:
-        return len({send.tenant for send in self.sends}) == 1
+        return len(self.tenants) == 1
 
 
 @dataclass(frozen=True, slots=True)

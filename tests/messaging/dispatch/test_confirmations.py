@@ -146,10 +146,9 @@ def test_a_question_that_is_not_answered_is_asked_again(
 
 def test_a_question_probes_an_open_circuit(verifiable: Rig) -> None:
     """Unknown batches take turns with due ones; a question is a request like any other."""
-    tenant = make_tenant()
     verifiable.sandbox.fault("drop_after_accept", count=3)
-    for _ in range(3):
-        submit_some(tenant, 1)
+    for name in "abc":
+        submit_some(make_tenant(name), 1)
         verifiable.turn()
     assert verifiable.circuit() == "unreachable"
     verifiable.unblock()
@@ -187,10 +186,9 @@ def test_an_unknown_answer_leaves_each_send_ambiguous_and_listed(at_most_once: R
 
 
 def test_an_open_circuit_is_probed_with_one_send(at_most_once: Rig) -> None:
-    tenant = make_tenant()
     at_most_once.sandbox.fault("500")
-    for _ in range(3):
-        submit_some(tenant, 1)
+    for name in "abc":
+        submit_some(tenant := make_tenant(name), 1)
         at_most_once.turn()
     assert at_most_once.circuit() == "unreachable"
     submit_some(tenant, 50)

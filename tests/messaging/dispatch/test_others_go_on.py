@@ -281,7 +281,7 @@ def test_starved_tenants_take_no_places_and_hide_nobody(rig: Rig) -> None:
     submit_some(busy, 300)
     _crowd(make_content(busy), 1_500)
     starved = list(Tenant.objects.filter(slug__startswith="closed-").values_list("pk", flat=True))
-    scheduler.memory_of("resend", Channel.EMAIL, Rail.TRANSACTIONAL).rest(starved, 60)
+    scheduler.memory_of("resend", Channel.EMAIL, Rail.TRANSACTIONAL).exclude_for(starved, 60)
     last = make_tenant("last")
     submit_some(last, 1)
     rig.turn()

@@ -17,7 +17,7 @@ from messaging.models import Send
 from messaging.providers import registry
 from messaging.providers.base import Confirmation, Verdict
 from messaging.providers.resend.adapter import ResendAdapter
-from tests.factories import make_tenant, statuses, submit_some
+from tests.factories import make_tenant, status_of, statuses, submit_some
 from tests.rig import Rig
 
 
@@ -202,14 +202,35 @@ def test_three_batches_not_sent_in_a_row_open_the_circuit_and_then_no_attempt_co
         ("403_domain", False),
     ],
 )
-def test_what_opens_the_circuit_after_three_batches_and_what_does_not(rig: Rig, fault: str, opens: bool) -> None:
-    tenant = make_tenant("a")
+def test_what_opens_the_circuit_after_three_tenants_batches_and_what_does_not(
+    rig: Rig, fault: str, opens: bool
+) -> None:
+    tenants = [make_tenant(name) for name in "abc"]
     rig.sandbox.fault(fault, **({"domain": "a.org"} if fault == "403_domain" else {}))
-    for _ in range(3):
+    for tenant in tenants[:1] * 3 if fault == "403_domain" else tenants:
         submit_some(tenant, 1)
         rig.turn()
         rig.redis.hset(rig.governor.keys[0], mapping={"blocked": "0", "tokens": "1", "at": "0"})
     assert (rig.circuit() == "unreachable") is opens
+
+
+def test_one_tenant_s_batches_do_not_open_it_until_there_are_eight(rig: Rig) -> None:
+    """On a quiet system: nobody else's acceptance says that it is the contents, and a stranger's code goes all the same."""
+    tenant, stranger = make_tenant("a"), make_tenant("b")
+    fault = rig.sandbox.fault("500")
+    for expected in [""] * 7:
+        submit_some(tenant, 1)
+        rig.turn()
+        assert rig.circuit() == expected
+    rig.sandbox.clear_fault(fault)
+    send = submit_some(stranger, 1)[0]
+    rig.turn()
+    assert status_of(send.id) == "sent"
+    rig.sandbox.fault("500")
+    for expected in [*[""] * 7, "unreachable"]:
+        submit_some(tenant, 1)
+        rig.turn()
+        assert rig.circuit() == expected
 
 
 def _point_at_a_closed_port() -> None:

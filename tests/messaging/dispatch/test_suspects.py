@@ -222,7 +222,7 @@ def test_a_database_that_was_away_makes_no_suspects(rig: Rig, monkeypatch: pytes
     assert set(Send.objects.values_list("mishaps", flat=True)) == {1}
     now = time.monotonic()
     monkeypatch.setattr(turn.time, "monotonic", lambda: now + 10)
-    turn._acquit(_line())
+    turn._clear_suspicion(_line())
     assert set(Send.objects.values_list("mishaps", flat=True)) == {0}
     assert rig.governor.spent() == 0
 

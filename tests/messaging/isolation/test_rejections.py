@@ -19,7 +19,7 @@ from core.security.ids import new_id
 from messaging.clock import run_once
 from messaging.dispatch import turn
 from messaging.dispatch.recording import Recorded
-from messaging.dispatch.scheduler import Grant, Later, memory_of, search
+from messaging.dispatch.scheduler import Grant, Wait, memory_of, search
 from messaging.domain.lane import LaneKey
 from messaging.domain.rails import Channel, Rail
 from messaging.isolation import partition, rejections
@@ -336,7 +336,7 @@ def test_who_waits_for_the_retry_budget_is_woken_by_new_work(rig: Rig) -> None:
     rig.redis.hset(rig.governor.keys[0], mapping={"r_tokens": "-1000000", "r_at": str(rig.redis.time()[0])})
     memory = memory_of("resend", Channel.EMAIL, Rail.TRANSACTIONAL)
     found = search(adapters()[Channel.EMAIL], rig.governor, Channel.EMAIL, Rail.TRANSACTIONAL, memory)
-    assert isinstance(found, Later)
+    assert isinstance(found, Wait)
     assert (found.reason, found.new_work_helps) == ("retries", True)
 
 
@@ -691,8 +691,8 @@ def test_a_refused_domain_does_not_keep_a_circuit_open_that_was_unreachable(rig:
     tenant = make_tenant("a")
     SenderDomain.objects.create(tenant=tenant, domain="verified.org")
     rig.sandbox.fault("500", count=3)
-    for _ in range(3):
-        submit_some(tenant, 1)
+    for n in range(3):
+        submit_some(make_tenant(f"other{n}"), 1)
         rig.turn()
     assert rig.circuit() == "unreachable"
     rig.sandbox.fault("403_domain", domain="a.org")

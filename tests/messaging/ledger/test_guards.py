@@ -50,10 +50,10 @@ def _claimed(rail: Rail = Rail.TRANSACTIONAL) -> Bound:
 
 
 def _record(bound: Bound, answer: Answer) -> None:
-    ruling = outcomes.rule(
+    outcome = outcomes.rule(
         answer.verdict, bound=bound.replay, confirmation=_line(Rail.TRANSACTIONAL).adapter.confirmation
     )
-    record_answer(_line(Rail.TRANSACTIONAL).adapter, Rail.TRANSACTIONAL, bound, answer, ruling)
+    record_answer(_line(Rail.TRANSACTIONAL).adapter, Rail.TRANSACTIONAL, bound, answer, outcome)
 
 
 # ---------------------------------------------------------------------------------------------------------- the claim
