@@ -6,6 +6,7 @@ import errno
 import math
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ class Pace:
 #: Of a request's head, and of its body.
 HEAD = Pace(grace=15.0, rate=1000.0, silence=15.0)
 BODY = Pace(grace=30.0, rate=1024.0, silence=30.0)
+#: Seconds of waiting in all after which a client counts as slow.
+SLOW_SECONDS = 0.5
 
 
 class Late(TimeoutError):
@@ -42,10 +45,12 @@ class PacedSocket(socket.socket):
     received = 0
     #: Whether the request on it was read to its end, so that nothing is lost by closing.
     whole = False
+    #: Called once before a slow client is waited for any longer. What it raises ends the reading.
+    when_slow: Callable[[], object] | None = None
 
     def keep(self, pace: Pace) -> None:
         """From here on, begin to count."""
-        self.pace, self.waited, self.received = pace, 0.0, 0
+        self.pace, self.waited, self.received, self.when_slow = pace, 0.0, 0, None
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         before = self.gettimeout()
@@ -53,17 +58,31 @@ class PacedSocket(socket.socket):
         patience = min(left, self.pace.silence, math.inf if before is None else before)
         if patience <= 0:
             raise Late
+        data = None
+        if self.when_slow is not None:
+            data = self._within(min(patience, max(0.0, SLOW_SECONDS - self.waited)), size, flags)
+            if data is None:
+                when_slow, self.when_slow = self.when_slow, None
+                when_slow()
+        if data is None:
+            data = self._within(patience, size, flags)
+        if data is None:
+            raise Late
+        self.received += len(data)
+        return data
+
+    def _within(self, seconds: float, size: int, flags: int) -> bytes | None:
+        """None: nothing came in time."""
+        before = self.gettimeout()
         start = time.monotonic()
-        self.settimeout(None if patience == math.inf else patience)
+        self.settimeout(None if seconds == math.inf else seconds)
         try:
-            data = super().recv(size, flags)
-        except TimeoutError:
-            raise Late from None
+            return super().recv(size, flags)
+        except (TimeoutError, BlockingIOError):  # the latter for no seconds at all
+            return None
         finally:
             self.waited += time.monotonic() - start
             self.settimeout(before)
-        self.received += len(data)
-        return data
 
 
 def paced(plain: socket.socket) -> PacedSocket:

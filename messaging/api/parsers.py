@@ -15,7 +15,7 @@ from messaging.domain.errors import InvalidInput, MessagingError, TooLarge
 #: Bytes of a request body: what the fields of a send may hold together, each byte of it in the longest form that JSON has
 #: (an ASCII letter as `\\u0041`, six bytes for one), with room to spare. The fields have limits of their own, on what is decoded.
 MAX_BODY = 8 * 1024 * 1024
-#: From here on a body takes time and memory as an upload does, and one of their slots (`blasts_slots`).
+#: From here on a body takes time and memory as an upload does, and one of their slots (`messaging.api.slots`).
 LARGE_BODY = 1024 * 1024
 #: Objects and lists of a body: each is some 100 bytes of memory for two characters.
 MAX_CONTAINERS = 500_000

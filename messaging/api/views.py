@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import Any
 
+from django.http import HttpRequest, HttpResponseBase
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import BaseRenderer
@@ -13,8 +14,8 @@ from rest_framework.views import APIView
 
 from core.models import Tenant
 from messaging.api.auth import ApiKeyAuthentication, Caller
-from messaging.api.parsers import LARGE_BODY, frame_body
-from messaging.api.slots import upload_slot
+from messaging.api.parsers import LARGE_BODY, MAX_BODY, frame_body
+from messaging.api.slots import slot_of
 from messaging.domain.errors import InvalidInput
 
 
@@ -36,9 +37,31 @@ class TenantView(APIView):
     content_negotiation_class = AlwaysJSON
     metadata_class = None  # OPTIONS would describe the code
 
+    max_body = MAX_BODY
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        with ExitStack() as self._slot:
+            return super().dispatch(request, *args, **kwargs)
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """After authentication: nobody else's body is read. A body that takes memory or time is read in one of few slots."""
         super().initial(request, *args, **kwargs)
-        frame_body(request._request)  # after authentication: nobody else's body is read
+        self._holds_slot = False
+        connection: Any = request.META.get("gunicorn.socket")
+        if hasattr(connection, "when_slow"):  # `config.pace`: other servers have the whole body, or a proxy in front
+            connection.when_slow = lambda: self.take_slot(request)
+        if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
+            self.take_slot(request)
+        self.frame(request)
+
+    def frame(self, request: Request) -> None:
+        frame_body(request._request, self.max_body)
+
+    def take_slot(self, request: Request) -> None:
+        """Until the answer is there. Raises Throttled, Unavailable."""
+        if not self._holds_slot:
+            self._slot.enter_context(slot_of(self.tenant(request).pk))
+            self._holds_slot = True
 
     @staticmethod
     def caller(request: Request) -> Caller:
@@ -47,11 +70,6 @@ class TenantView(APIView):
 
     def tenant(self, request: Request) -> Tenant:
         return self.caller(request).tenant
-
-    def slot(self, request: Request) -> AbstractContextManager[None]:
-        """What a large body is read under: it may not take every thread of the process either."""
-        large = int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY
-        return upload_slot(self.tenant(request).pk) if large else nullcontext()
 
     @staticmethod
     def body(request: Request) -> dict[str, Any]:

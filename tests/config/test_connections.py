@@ -3,6 +3,7 @@ connection is answered, or the answer before it said that the connection ends. g
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -259,3 +260,30 @@ def test_a_list_that_trickles_is_ended_and_what_was_complete_stays(tmp_path: Pat
         link = stack.enter_context(closing(socket.create_connection(("127.0.0.1", web.port), timeout=20)))
         _ask(link, keys, Case("JSON", 408, framed="cut"))
         assert _hear(link) == (408, False)
+
+
+@pytest.mark.parametrize("framing_of_body", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+def test_slow_bodies_of_a_tenant_leave_threads_to_others(
+    tmp_path: Path, keys: dict[str, str], framing_of_body: str
+) -> None:
+    """More of them than there are threads, with a byte now and then: two are waited for, the others are refused at once."""
+    with serving(tmp_path, keys["shop"]) as web, ExitStack() as stack:
+        head = f"POST {SENDS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {JSON}\r\n{framing_of_body}\r\n"
+        byte = b" " if "Length" in framing_of_body else b"1\r\n \r\n"
+        slow = [
+            stack.enter_context(closing(socket.create_connection(("127.0.0.1", web.port), timeout=20)))
+            for _ in range(12)
+        ]
+        for link in slow:
+            link.sendall(f"{head}Authorization: Bearer {keys['wool']}\r\n\r\n".encode() + byte)
+        assert _status(web, keys, Case("a stranger's", 202, body=json.dumps(BODY).encode())) == 202
+        refused = []
+        while len(refused) < 10:
+            for link in slow:
+                with contextlib.suppress(OSError):  # ended by the server meanwhile
+                    link.sendall(byte)
+            refused += (heard := select.select([link for link in slow if link not in refused], [], [], 0.3)[0])
+            assert heard or len(refused) < 10
+        assert [_hear(link) for link in refused] == [(429, False)] * 10
+        waited_for = [link for link in slow if link not in refused]
+        assert not select.select(waited_for, [], [], 0)[0]

@@ -14,7 +14,7 @@ from gunicorn.http.errors import InvalidChunkSize
 
 from config import framing, pace
 from config.framing import Body, Framed
-from config.pace import BODY, Late, Pace, PacedSocket, paced
+from config.pace import BODY, SLOW_SECONDS, Late, Pace, PacedSocket, paced
 
 
 class Clock:
@@ -37,6 +37,33 @@ def pair() -> Iterator[tuple[PacedSocket, socket.socket]]:
     near, far = socket.socketpair()
     with closing(paced(near)) as connection, closing(far):
         yield connection, far
+
+
+def test_who_is_slow_is_asked_about_once(pair: tuple[PacedSocket, socket.socket]) -> None:
+    connection, far = pair
+    asked: list[bool] = []
+    connection.keep(BODY)
+    connection.when_slow = lambda: asked.append(bool(far.sendall(b"late")))
+    far.sendall(b"at once")
+    assert (connection.recv(100), asked) == (b"at once", [])
+    assert (connection.recv(100), len(asked)) == (b"late", 1)
+    connection.waited = 3.0
+    far.sendall(b"more")
+    assert (connection.recv(100), len(asked)) == (b"more", 1)
+
+
+def test_who_may_not_be_waited_for_is_not(pair: tuple[PacedSocket, socket.socket]) -> None:
+    connection, _ = pair
+
+    def refuse() -> None:
+        raise ZeroDivisionError
+
+    connection.keep(BODY)
+    connection.waited, connection.when_slow = SLOW_SECONDS, refuse
+    with pytest.raises(ZeroDivisionError):
+        connection.recv(100)
+    connection.keep(BODY)
+    assert connection.when_slow is None
 
 
 def trickle(

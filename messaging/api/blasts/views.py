@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 from django.http import StreamingHttpResponse
 from django.urls import reverse
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from messaging.api.blasts.body import UploadBody, kind_of
 from messaging.api.blasts.fields import find_blast, launch, list_blasts, make_blast, parse_blast, parse_id
 from messaging.api.blasts.rejected import rejected_csv
 from messaging.api.parsers import MAX_BODY as MAX_CONTENT
-from messaging.api.parsers import BoundedJSONParser, frame_body
+from messaging.api.parsers import BoundedJSONParser
 from messaging.api.query import parameters
-from messaging.api.slots import upload_slot
 from messaging.api.views import TenantView
 from messaging.domain.errors import InvalidInput
 from messaging.planner.append import Appended, append_recipients
@@ -39,19 +36,15 @@ class BlastsView(TenantView):
     """POST blasts: 201 with the blast. GET blasts: the tenant's own, newest first."""
 
     parser_classes = [BlastParser]
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        APIView.initial(self, request, *args, **kwargs)
-        frame_body(request._request, MAX_BODY)
+    max_body = MAX_BODY
 
     def get(self, request: Request) -> Response:
         return Response(list_blasts(self.tenant(request).pk, request.query_params), headers=_FRESH)
 
     def post(self, request: Request) -> Response:
         tenant = self.tenant(request)
-        with self.slot(request):  # a long list in it takes as long as an upload
-            new = parse_blast(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-            blast, replayed = make_blast(tenant, new, self.caller(request).allowance)
+        new = parse_blast(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
+        blast, replayed = make_blast(tenant, new, self.caller(request).allowance)
         headers = {"Location": reverse("messaging-blast", args=[blast["id"]])}
         return Response(blast, status=201, headers=headers | (_REPLAYED if replayed else {}))
 
@@ -86,13 +79,13 @@ class RecipientsView(TenantView):
     The body is read as it comes, by the planner; here nobody looks into it.
     """
 
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        APIView.initial(self, request, *args, **kwargs)
+    def frame(self, request: Request) -> None:
+        """Not here: the list is read as it comes."""
 
     def post(self, request: Request, blast_id: str) -> Response:
         body = UploadBody(request._request)
-        with upload_slot(self.tenant(request).pk):
-            appended = self._append(request, blast_id, body)
+        self.take_slot(request)
+        appended = self._append(request, blast_id, body)
         return Response(appended.as_json(), headers=_REPLAYED if appended.replayed else {})
 
     def _append(self, request: Request, blast_id: str, body: UploadBody) -> Appended:

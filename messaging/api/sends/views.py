@@ -27,9 +27,8 @@ class SendsView(TenantView):
 
     def post(self, request: Request) -> Response:
         tenant = self.tenant(request)
-        with self.slot(request):
-            send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
-            submitted = submit_many(tenant, [send], self.caller(request).allowance)[0]
+        send = parse_send(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
+        submitted = submit_many(tenant, [send], self.caller(request).allowance)[0]
         log.info(
             "send_submitted",
             extra={

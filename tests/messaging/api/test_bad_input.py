@@ -11,7 +11,7 @@ import pytest
 from messaging.api import parsers
 from messaging.api.blasts import views
 from messaging.api.parsers import MAX_BODY
-from messaging.api.slots import upload_slot
+from messaging.api.slots import slot_of
 from messaging.ledger import buckets
 from messaging.models import Content, IdempotencyKey, RateLimitBucket, Send
 from tests.messaging.tenant_rig import BODY, Speaker, error_of, make_tenant
@@ -239,7 +239,7 @@ def test_every_legal_content_fits_in_the_longest_form_that_it_has(speaker: Speak
 
 def test_a_large_body_takes_a_slot_of_an_upload(speaker: Speaker) -> None:
     tenant = speaker.tenant.pk
-    with upload_slot(tenant), upload_slot(tenant):
+    with slot_of(tenant), slot_of(tenant):
         refused(speaker.post(escaped(BODY | {"text": "x" * 300_000}).encode()), 429, "too_many_uploads")
         assert speaker.send(text="x" * 300_000).status_code == 202
 

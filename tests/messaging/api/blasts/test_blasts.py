@@ -15,7 +15,7 @@ from django.utils import timezone
 from core.db.cursor import LedgerCursor
 from messaging.api.blasts import fields as api
 from messaging.api.blasts.views import MAX_BODY
-from messaging.api.slots import upload_slot
+from messaging.api.slots import slot_of
 from messaging.ledger.folding import fold_deltas
 from messaging.models import Blast, BlastReject, BlastUpload, Content, IdempotencyKey, Send, SenderDomain
 from tests.factories import allow_blasts, make_blast
@@ -188,7 +188,7 @@ def test_more_recipients_than_a_request_may_have(blasts: Blasts, monkeypatch: py
 def test_a_long_list_in_a_request_counts_as_an_upload(blasts: Blasts) -> None:
     """It takes as long as one, and the login codes of others need the threads."""
     long = [{"to": f"a{i}@x.org", "variables": {"name": "x" * 200}} for i in range(5_000)]
-    with upload_slot(blasts.speaker.tenant.pk), upload_slot(blasts.speaker.tenant.pk):
+    with slot_of(blasts.speaker.tenant.pk), slot_of(blasts.speaker.tenant.pk):
         refused(blasts.create(recipients=long), 429, "too_many_uploads")
         assert blasts.create(recipients=people(5)).status_code == 201
     assert blasts.create(recipients=long).status_code == 201

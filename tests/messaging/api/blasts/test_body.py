@@ -17,7 +17,7 @@ from messaging.api import slots
 from messaging.api.blasts.body import STALL_SECONDS, UploadBody, kind_of
 from messaging.api.blasts.views import RecipientsView
 from messaging.api.parsers import BodyStalled, LengthRequired
-from messaging.api.slots import upload_slot
+from messaging.api.slots import slot_of
 from messaging.domain.errors import InvalidInput, MessagingError, Throttled, Unavailable
 from tests.messaging.api.blasts.rig import URL, Blasts, csv_of, refused
 
@@ -133,26 +133,26 @@ def _no_slots() -> Iterator[None]:
 def test_two_tenants_do_not_keep_a_third_from_uploading() -> None:
     with ExitStack() as stack:
         for tenant in (1, 1, 2):
-            stack.enter_context(upload_slot(tenant))
+            stack.enter_context(slot_of(tenant))
         with pytest.raises(Unavailable):
-            stack.enter_context(upload_slot(2))
-        stack.enter_context(upload_slot(3))
+            stack.enter_context(slot_of(2))
+        stack.enter_context(slot_of(3))
 
 
 @pytest.mark.usefixtures("_no_slots")
 def test_so_many_at_once_and_no_more() -> None:
     with ExitStack() as stack:
         for tenant in (1, 1, 2):
-            stack.enter_context(upload_slot(tenant))
+            stack.enter_context(slot_of(tenant))
         with pytest.raises(Throttled) as throttled:
-            stack.enter_context(upload_slot(1))
+            stack.enter_context(slot_of(1))
         assert (throttled.value.code, throttled.value.retry_after) == ("too_many_uploads", 5)
-        stack.enter_context(upload_slot(3))
+        stack.enter_context(slot_of(3))
         for tenant in (2, 4):
             with pytest.raises(Unavailable) as busy:
-                stack.enter_context(upload_slot(tenant))
+                stack.enter_context(slot_of(tenant))
             assert (busy.value.code, busy.value.retry_after) == ("uploads_busy", 5)
-    with upload_slot(4):
+    with slot_of(4):
         pass
 
 
@@ -161,10 +161,10 @@ def test_a_slot_is_given_back_whatever_happens(blasts: Blasts) -> None:
     blast = blasts.made()
     for _ in range(2 * slots.AT_ONCE):
         refused(blasts.upload(blast, b"x"), 400, "csv_no_to_column", "csv")
-    with pytest.raises(MessagingError), upload_slot(1):
+    with pytest.raises(MessagingError), slot_of(1):
         raise MessagingError("x", "x")
     tenant = blasts.speaker.tenant.pk
-    with upload_slot(tenant), upload_slot(tenant):
+    with slot_of(tenant), slot_of(tenant):
         answer = blasts.upload(blast, csv_of(1))
         refused(answer, 429, "too_many_uploads")
         assert answer["Retry-After"] == "5"
