@@ -26,9 +26,9 @@ MARK_SLACK = 0.025
 HEADER_SLACK = 0.005
 #: Seconds until a request in flight is forgotten if nobody settles it: the lease of a batch.
 FLIGHT_TTL = 30.0
-#: Seconds until an open circuit's permit to probe is given to another one if nobody settles it: a little more than a request's
-#: deadline. A worker that froze or died while it probed must not keep the rest waiting for its lease.
-PERMIT_TTL = 13.0
+#: Seconds for which everybody waits for a probe of an open circuit. Its worker may have frozen or died, or the provider may hang
+#: on this one connection: then it counts as a failed probe, and another one goes.
+PERMIT_TTL = 3.0
 #: Seconds by which an open circuit's next probe is kept for the preferred kind of work.
 PROBE_GRACE = 1.0
 

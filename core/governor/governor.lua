@@ -158,6 +158,13 @@ local function circuit()
   return (rail == '' or rail == args.rail) and text('circuit') or ''
 end
 
+-- Seconds from the end of the n-th probe without success to the next one, `jitter` between 0 and 1.
+local function until_next_probe(n, jitter)
+  -- If it may be about some, others' codes may be in order: they must not wait for long.
+  local some = text('circuit') == 'refusing' or (text('narrow') ~= '' and n <= QUICK_PROBES)
+  return math.min(some and 2 or 15, 2 ^ math.min(10, n)) * (1 + jitter) / 2
+end
+
 ---------------------------------------------------------------------------------------------------------------- acquire
 
 local marketing = args.rail == 'marketing'
@@ -177,6 +184,9 @@ local function until_probe()
   if number('permit_until') > now then return number('permit_until') - now end
   local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
   local from = number('probe_at')
+  if text('permit') ~= '' then -- never settled: a probe without success, which ended when its permit did
+    from = math.max(from, number('permit_until') + until_next_probe(number('probe_n') + 1, 0.5))
+  end
   if (due and marketing and text('circuit_rail') == '') or (not due and args.batch == text('probe_last')) then
     from = from + 2 * args.grace
   elseif args.kind ~= preferred then
@@ -383,6 +393,7 @@ local function charge_tenants(tenants, by_priority, shares)
 end
 
 local function take_permit()
+  if text('permit') ~= '' then put('probe_n', string.format('%.0f', number('probe_n') + 1)) end
   put('permit', args.grant)
   put_number('permit_until', now + args.permit_ttl)
   put('probe_last', args.batch)
@@ -621,10 +632,7 @@ local function settle()
     if event ~= 'none' then
       local n = number('probe_n') + 1
       put('probe_n', string.format('%.0f', n))
-      -- If it may be about some, others' codes may be in order: they must not wait for long.
-      local some = text('circuit') == 'refusing' or (text('narrow') ~= '' and n <= QUICK_PROBES)
-      local longest = some and 2 or 15
-      put_number('probe_at', now + math.min(longest, 2 ^ math.min(10, n)) * (1 + args.jitter) / 2)
+      put_number('probe_at', now + until_next_probe(n, args.jitter))
     end
   end
 

@@ -204,7 +204,14 @@ class Model:
         graces = 0 if (self.probe_next or "due") == ("replay" if call.replay else "due") else 1
         if call.batch == self.probe_last if call.replay else call.marketing and not self.circuit_rail:
             graces = 2
-        return self.probe_at + graces * PROBE_GRACE - now
+        earliest = self.probe_at
+        if self.permit:
+            earliest = max(earliest, self.permit_until + self.until_next_probe(self.probe_n + 1, 0.5))
+        return earliest + graces * PROBE_GRACE - now
+
+    def until_next_probe(self, n: int, jitter: float) -> float:
+        some = self.circuit == "refusing" or (self.narrow and n <= QUICK_PROBES)
+        return min(2.0 if some else 15.0, 2.0 ** min(10, n)) * (1 + jitter) / 2
 
     def until_token(self, call: Acquire, now: float) -> float:
         bucket = call.limits.request
@@ -283,6 +290,7 @@ class Model:
         if not call.marketing:
             self.mark = 0.0
         if probe:
+            self.probe_n += bool(self.permit)
             self.permit, self.permit_until = call.grant, fixed(now + PERMIT_TTL)
             self.probe_last, self.probe_next = call.batch, "due" if call.replay else "replay"
 
@@ -311,9 +319,7 @@ class Model:
             self.permit, self.permit_until = "", 0.0
             if call.event != Event.NONE:
                 self.probe_n += 1
-                some = self.circuit == "refusing" or (self.narrow and self.probe_n <= QUICK_PROBES)
-                longest = 2.0 if some else 15.0
-                self.probe_at = fixed(now + min(longest, 2.0**self.probe_n) * (1 + jitter) / 2)
+                self.probe_at = fixed(now + self.until_next_probe(self.probe_n, jitter))
         if call.remaining is not None and not call.stops:
             free = max(0, call.remaining - len(self.flights))
             level = self.global_level(call.limits.request, now)

@@ -130,11 +130,18 @@ def test_there_is_one_probe_at_a_time(broken: TimedGovernor) -> None:
         assert wait(broken, rail, replay=replay) == about(PERMIT_TTL)
 
 
-def test_the_permit_of_a_probe_that_vanished_expires(broken: TimedGovernor) -> None:
+def test_a_probe_that_vanished_keeps_nobody_waiting_for_long(broken: TimedGovernor) -> None:
+    """Its worker froze, or the provider hangs on it: it counts as one that failed when its permit ends."""
     broken.advance(FIRST_PROBE)
     assert broken.transactional().probe
-    broken.advance(PERMIT_TTL)
-    assert broken.ask("transactional", replay=True).probe
+    pauses = []
+    for replay in (True, False, True, False, True):
+        broken.advance(PERMIT_TTL)
+        pauses.append(wait(broken, replay=replay))
+        broken.advance(pauses[-1])
+        assert broken.ask("transactional", replay=replay).probe
+    assert pauses == [about(seconds) for seconds in (1.5, 3, 6, 11.25, 11.25)]
+    assert PERMIT_TTL <= 3
 
 
 def test_a_probe_that_fails_doubles_the_pause_up_to_a_quarter_of_a_minute(broken: TimedGovernor) -> None:

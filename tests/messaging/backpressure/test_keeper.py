@@ -142,7 +142,7 @@ def test_without_sight_it_yields_tells_trickles_and_recovers(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "look", fail)
+        patch.setattr(module, "measure", fail)
         patch.setattr(module, "close_old_connections", lambda: None)  # the test's own transaction
         seen = []
         for seconds in (0.0, BLIND_SECONDS - 1, BLIND_SECONDS + 0.5, BLIND_SECONDS + TRICKLE_SECONDS + 1):

@@ -14,7 +14,7 @@ from redis import Redis
 from core.db.cursor import ledger_cursor
 from core.governor.client import Governor
 from core.models import Tenant
-from messaging.backpressure.measure import Look, look
+from messaging.backpressure.measure import Measurement, measure
 from messaging.backpressure.policy import Adaptive, Fixed, Marks
 from messaging.domain.rails import Channel, Rail
 from messaging.ledger import buckets
@@ -43,10 +43,10 @@ def acme() -> Tenant:
     return make_tenant("acme")
 
 
-def see(redis: Redis, policy: Any = WIDE) -> Look:
+def see(redis: Redis, policy: Any = WIDE) -> Measurement:
     adapter = adapter_for(Channel.EMAIL)
     assert isinstance(adapter, ResendAdapter)
-    return look(adapter, redis, policy)
+    return measure(adapter, redis, policy)
 
 
 def depth(redis: Redis) -> int:
@@ -59,7 +59,7 @@ def test_both_priorities_and_blasts_count_and_marketing_does_not(redis: Redis, a
     insert_raw(acme, 50, category="marketing")
     make_blast(acme, 60)
     make_blast(acme, 5, category="product")
-    assert see(redis) == Look(12, MARKS)
+    assert see(redis) == Measurement(12, MARKS)
 
 
 def test_what_is_not_due_does_not_count(redis: Redis, acme: Tenant) -> None:
@@ -132,10 +132,10 @@ def test_a_starved_tenant_cannot_hold_marketing(redis: Redis, acme: Tenant) -> N
     insert_raw(acme, 50_000, category="product")
     _tokens(redis, acme, 0)
     policy = Fixed(100, 50)
-    assert see(redis, policy) == Look(1, Marks(100, 50))  # counted as full: one token, and half of one comes
+    assert see(redis, policy) == Measurement(1, Marks(100, 50))  # counted as full: one token, and half of one comes
     _tokens(redis, acme, 0)
     insert_raw(make_tenant(), 120, category="transactional")
-    assert see(redis, policy) == Look(100, Marks(100, 50))
+    assert see(redis, policy) == Measurement(100, Marks(100, 50))
 
 
 def test_many_starved_tenants_do_not_hide_one_that_is_not(redis: Redis) -> None:
@@ -162,9 +162,9 @@ def test_a_tenant_s_flood_beyond_its_share_does_not_reach_the_marks(redis: Redis
     RateLimitBucket.objects.update(capacity=1.2, refill_per_second=9.8)
     buckets.forget()
     insert_raw(acme, 9_000, category="product")
-    assert see(redis, Adaptive()) == Look(490 + 200, Marks(901, 400))
+    assert see(redis, Adaptive()) == Measurement(490 + 200, Marks(901, 400))
     _tokens(redis, acme, 99, rail=":transactional")  # a full request at the most comes together
-    assert see(redis, Adaptive()) == Look(99 + 200, Marks(901, 400))
+    assert see(redis, Adaptive()) == Measurement(99 + 200, Marks(901, 400))
     insert_raw(make_tenant(), 120, category="transactional")
     assert see(redis, Adaptive()).depth == 99 + 200 + 120, "others' codes count behind it in full"
 
@@ -179,25 +179,25 @@ def test_a_level_of_the_marketing_rail_says_nothing_of_this_one(redis: Redis, ac
 
 def test_it_is_counted_up_to_the_high_mark(redis: Redis, acme: Tenant) -> None:
     insert_raw(acme, 5_000, category="transactional")
-    assert see(redis, Fixed(100, 50)) == Look(100, Marks(100, 50))
-    assert see(redis, Adaptive()) == Look(1001, Marks(1001, 500))
+    assert see(redis, Fixed(100, 50)) == Measurement(100, Marks(100, 50))
+    assert see(redis, Adaptive()) == Measurement(1001, Marks(1001, 500))
 
 
 def test_while_the_circuit_is_open_its_backlog_does_not_count(redis: Redis, acme: Tenant) -> None:
     insert_raw(acme, 200, category="transactional")
     redis.hset(Governor(redis, "resend").keys[0], "circuit", "unreachable")
-    assert see(redis, Fixed(100, 50)) == Look(100, None, "circuit")
+    assert see(redis, Fixed(100, 50)) == Measurement(100, None, "circuit")
     redis.hset(Governor(redis, "resend").keys[0], "circuit_rail", "marketing")  # this rail's goes on leaving
-    assert see(redis, Fixed(100, 50)) == Look(100, Marks(100, 50))
+    assert see(redis, Fixed(100, 50)) == Measurement(100, Marks(100, 50))
     redis.hset(Governor(redis, "resend").keys[0], mapping={"circuit": "", "circuit_rail": ""})
-    assert see(redis, Fixed(100, 50)) == Look(100, Marks(100, 50))
+    assert see(redis, Fixed(100, 50)) == Measurement(100, Marks(100, 50))
 
 
 def test_without_a_global_bucket_nothing_leaves_and_nothing_counts(redis: Redis, acme: Tenant) -> None:
     RateLimitBucket.objects.all().delete()
     buckets.forget()
     insert_raw(acme, 200, category="transactional")
-    assert see(redis) == Look(0, None, "no_bucket")
+    assert see(redis) == Measurement(0, None, "no_bucket")
 
 
 @pytest.mark.parametrize(("sends", "statements"), [(0, 1), (3, 2)])
