@@ -44,8 +44,9 @@ INSTALLED_APPS = [
     "rest_framework",
     "core",
     "messaging",
-    "devtools",
 ]
+if DEBUG:  # commands for development, which an installation does not have
+    INSTALLED_APPS.append("devtools")
 
 MIDDLEWARE = [
     "config.middleware.RefuseNul",
@@ -121,7 +122,7 @@ DRAMATIQ_BROKER = {
 
 ENCRYPTION_KEYS = ENV.encryption_keys
 FINGERPRINT_KEY = ENV.fingerprint_key
-MESSAGING_PROVIDERS = {"email": "messaging.providers.resend.adapter.ResendAdapter"}
+MESSAGING_PROVIDERS = {"email": "messaging.providers.resend.ResendAdapter"}
 RESEND_API_KEY = ENV.resend_api_key
 RESEND_BASE_URL = ENV.resend_base_url
 #: When a channel's marketing yields; a channel without an entry has the defaults (messaging.backpressure.settings).
@@ -129,15 +130,6 @@ MESSAGING_YIELD: Mapping[str, Any] = ENV.messaging_yield
 #: Days after which a blast is given up that was made, but neither launched nor added to.
 MESSAGING_DRAFT_DAYS = 7
 METRICS_TOKEN = ENV.metrics_token
-
-REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["messaging.api.auth.ApiKeyAuthentication"],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["messaging.api.parsers.BoundedJSONParser"],
-    "EXCEPTION_HANDLER": "messaging.api.errors.exception_handler",
-    "UNAUTHENTICATED_USER": None,
-}
 
 # Of the admin's accounts: what stands in every list of passwords must not open it.
 AUTH_PASSWORD_VALIDATORS = [

@@ -51,7 +51,7 @@ def check_providers(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> l
             problems.append(
                 Error(
                     f"MESSAGING_PROVIDERS[{channel!r}]: {reason}",
-                    hint="Set it to the dotted path of an adapter, such as messaging.providers.resend.adapter.ResendAdapter.",
+                    hint="Set it to the dotted path of an adapter, such as messaging.providers.resend.ResendAdapter.",
                     id="messaging.E001",
                 )
             )

@@ -104,7 +104,7 @@ def _of_framework(error: exceptions.APIException) -> Problem:
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
-    """REST_FRAMEWORK["EXCEPTION_HANDLER"]."""
+    """Of the API's views."""
     problem = problem_of(error)
     _log(problem, error, context["request"].method)
     response = Response(problem.body(), status=problem.status, headers=problem.headers())

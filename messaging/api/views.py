@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase
 from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.parsers import BaseParser
 from rest_framework.permissions import IsAuthenticated
-from rest_framework.renderers import BaseRenderer
+from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from core.models import Tenant
 from messaging.api.auth import ApiKeyAuthentication, Caller
-from messaging.api.parsers import LARGE_BODY, MAX_BODY, frame_body
+from messaging.api.errors import exception_handler
+from messaging.api.parsers import LARGE_BODY, MAX_BODY, BoundedJSONParser, frame_body
 from messaging.api.slots import slot_of
 from messaging.domain.errors import InvalidInput
 
@@ -30,10 +34,14 @@ class AlwaysJSON(DefaultContentNegotiation):
 
 
 class TenantView(APIView):
-    """Base of what a tenant calls with its API key."""
+    """Base of what a tenant calls with its API key. It brings all that it needs, whatever a project's `REST_FRAMEWORK` says."""
 
     authentication_classes = [ApiKeyAuthentication]
     permission_classes = [IsAuthenticated]
+    throttle_classes = []
+    versioning_class = None
+    parser_classes: Sequence[type[BaseParser]] = [BoundedJSONParser]
+    renderer_classes = [JSONRenderer]
     content_negotiation_class = AlwaysJSON
     metadata_class = None  # OPTIONS would describe the code
 
@@ -62,6 +70,9 @@ class TenantView(APIView):
         if not self._holds_slot:
             self._slot.enter_context(slot_of(self.tenant(request).pk))
             self._holds_slot = True
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
+        return exception_handler
 
     @staticmethod
     def caller(request: Request) -> Caller:

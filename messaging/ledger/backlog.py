@@ -1,4 +1,4 @@
-"""What the ledger says for `/metrics`: how much waits on a rail and for how long, at a bounded cost."""
+"""What waits on a rail: whether anything does, how much, for how long, at a bounded cost; what has failed or is ambiguous."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ from dataclasses import dataclass
 
 from core.db.cursor import ledger_cursor
 from messaging.domain.rails import PRIORITIES, Channel, Rail
-from messaging.ledger.due import HINTS, QUEUED_OF_BLAST, SENDS, due_ring, of_running, single_due
+from messaging.ledger.due import (
+    HINTS,
+    LAPSED,
+    QUEUED_OF_BLAST,
+    SENDS,
+    active,
+    blasts_ring,
+    due_ring,
+    of_running,
+    open_blasts,
+    single_due,
+    singles_may_go,
+    singles_ring,
+)
 
 #: Sends that are counted at most, and newest dead letters and ambiguous batches that are looked at.
 MOST = 10_000
@@ -14,6 +27,34 @@ MOST = 10_000
 _BLASTS = 1_000
 #: Reasons of dead letters that have a label of their own; all further ones are `other`.
 REASONS = 20
+
+
+def any_work(rail: Rail) -> str:
+    """Something may go, or a batch must be taken up again. What is closed is no work."""
+    rings = ", ".join(
+        ring(f"{name}{p}", priority=p)
+        for p in PRIORITIES[rail]
+        for name, ring in (("s", singles_ring), ("b", blasts_ring))
+    )
+    singles = [f"(SELECT FROM s{p} r WHERE r.hit AND {singles_may_go('r.tenant_id', p)})" for p in PRIORITIES[rail]]
+    blasts = [
+        f"(SELECT FROM b{p} r CROSS JOIN LATERAL ({open_blasts('r.tenant_id', p)}) b"
+        f" WHERE r.hit AND {active('r.tenant_id')})"
+        for p in PRIORITIES[rail]
+    ]
+    return f"WITH RECURSIVE {rings} SELECT " + " OR ".join(
+        f"EXISTS {found}" for found in [*singles, *blasts, f"(SELECT {LAPSED})"]
+    )
+
+
+_ANY_WORK = {rail: any_work(rail) for rail in Rail}
+
+
+def has_work(provider: str, channel: Channel, rail: Rail) -> bool:
+    """The rail has sends that may go, or a batch of its provider that must be taken up again."""
+    with ledger_cursor() as sql:
+        row = sql.one(_ANY_WORK[rail], {"provider": provider, "channel": channel, "rail": rail})
+    return bool(row and row[0])
 
 
 @dataclass(frozen=True, slots=True)

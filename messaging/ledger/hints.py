@@ -18,6 +18,15 @@ ON CONFLICT (blast_id) DO UPDATE SET has_due = true, low = CASE WHEN h.low IS NO
 """
 
 
+def first_due(blast: UUID) -> UUID | None:
+    with ledger_cursor() as sql:
+        found = sql.one(
+            "SELECT id FROM messaging_sends WHERE blast_id = %(blast)s AND status = 'queued' ORDER BY id LIMIT 1",
+            {"blast": blast},
+        )
+    return found[0] if found else None
+
+
 def set_due(lows: Mapping[UUID, UUID]) -> None:
     """These blasts (locked, and those of them that are running) have something due, from this send on."""
     if lows:

@@ -15,7 +15,6 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models.functions import Now
 
-from core.db.cursor import ledger_cursor
 from core.models import Tenant
 from messaging.domain.errors import Conflict, NotFound
 from messaging.domain.lifecycle import BLAST_STEPS, BlastState
@@ -26,7 +25,6 @@ from messaging.services.tickets import send_ticket
 
 log = logging.getLogger(__name__)
 
-_FIRST_DUE = "SELECT id FROM messaging_sends WHERE blast_id = %(blast)s AND status = 'queued' ORDER BY id LIMIT 1"
 #: What `ledger.lanes.SAYS_NOTHING` says.
 _SAYS_NOTHING = {"paused": False, "isolated": False, "hold_code": ""}
 
@@ -94,10 +92,9 @@ def make_due(blast: Blast) -> None:
 
     Without a queued send (all are scheduled, or done) there is nothing to find: the clock sets the hints when there is.
     """
-    with ledger_cursor() as cursor:
-        found = cursor.one(_FIRST_DUE, {"blast": blast.pk})
-    if found is not None:
-        hints.set_due({blast.pk: found[0]})
+    first = hints.first_due(blast.pk)
+    if first is not None:
+        hints.set_due({blast.pk: first})
         transaction.on_commit(partial(send_ticket, Channel(blast.channel), Rail(blast.rail)))
 
 

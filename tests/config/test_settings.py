@@ -33,6 +33,24 @@ def test_one_part_of_production_alone_is_refused(name: str) -> None:
     assert value not in done.stderr
 
 
+@pytest.mark.parametrize("debug", [True, False])
+def test_what_measures_and_breaks_is_for_development(debug: bool) -> None:
+    """An installation has no `devtools`."""
+    kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    given = dict(line.split("=", 1) for line in fresh_lines()) | {
+        "DEBUG": str(int(debug)),
+        "ALLOWED_HOSTS": "send.example",
+        "DATABASE_URL": "postgresql:///x",
+        "REDIS_URL": "redis://localhost",
+        "RESEND_API_KEY": "re_x",
+    }
+    code = "from config.settings import INSTALLED_APPS; print('devtools' in INSTALLED_APPS)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=kept | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(debug)
+
+
 @pytest.mark.django_db
 def test_a_database_that_vanished_is_noticed_within_half_a_minute() -> None:
     """Also by who has just sent a statement: the kernel sends no keepalives then, and tries for a quarter of an hour."""

@@ -39,8 +39,8 @@ def test_as_it_comes_there_is_nothing_to_say(bucket: None) -> None:
         ({"email": "messaging.providers.resend.adapter.Nope"}, "cannot be imported"),
         ({"email": "nonsense"}, "cannot be imported"),
         ({"email": "messaging.providers.base.Item"}, "not an Adapter for the channel 'email'"),
-        ({"sms": "messaging.providers.resend.adapter.ResendAdapter"}, "not an Adapter for the channel 'sms'"),
-        ({"fax": "messaging.providers.resend.adapter.ResendAdapter"}, "no channel 'fax'"),
+        ({"sms": "messaging.providers.resend.ResendAdapter"}, "not an Adapter for the channel 'sms'"),
+        ({"fax": "messaging.providers.resend.ResendAdapter"}, "no channel 'fax'"),
     ],
 )
 def test_a_provider_that_is_none(settings: Any, setting: dict[str, str], words: str) -> None:

@@ -16,11 +16,8 @@ import pytest
 from django.db import connection, transaction
 
 from core.security.ids import new_id
-from messaging.clock import tickets
 from messaging.domain.rails import Channel, Rail
-from messaging.ledger import backlog as metrics
-from messaging.ledger import claim, expired_keys, record, sweeps
-from messaging.ledger import lane_marks as clock_lanes
+from messaging.ledger import backlog, claim, expired_keys, lane_marks, record, sweeps
 from messaging.ledger.candidates import _REPLAY, CANDIDATES, candidates
 from messaging.ledger.depth import COUNT, WHO
 from tests.messaging.ledger.loaded import Loaded, loaded_ledger
@@ -141,24 +138,24 @@ BEAT: dict[str, tuple[Callable[[], str], dict[str, Any], int]] = {
     "marks of blasts": (lambda: sweeps._MARKS, {"limit": 5_000}, 50),
     "hints": (lambda: sweeps.FACTS, {"after": NIL, "limit": 2_000}, 1_500),
     "finish": (lambda: sweeps._LOCK_RUN_OUT, {"limit": 5_000}, 1_000),
-    "judge": (lambda: clock_lanes.JUDGE, {"limit": 5_000, "open": 500, "after": 0}, 4_000),
+    "judge": (lambda: lane_marks.JUDGE, {"limit": 5_000, "open": 500, "after": 0}, 4_000),
     "missing": (
         # A thousand tenants, every five seconds.
-        lambda: clock_lanes.MISSING,
+        lambda: lane_marks.MISSING,
         {"channel": "", "rail": "", "priority": 0, "tenant": 0},
         8_000,
     ),
-    "idle lanes": (lambda: clock_lanes.IDLE, {}, 100),
+    "idle lanes": (lambda: lane_marks.IDLE, {}, 100),
     "drafts": (lambda: sweeps.EXPIRE_DRAFTS, {"limit": 5_000, "days": 7}, 50),
     "old keys": (lambda: expired_keys.PRUNE, {"limit": 5_000, "days": 7}, 50),
     "old jobs": (lambda: sweeps._PRUNE_JOBS, {"limit": 5_000, "days": 7}, 50),
     "work, transactional": (
-        lambda: tickets.statement(Rail.TRANSACTIONAL),
+        lambda: backlog.any_work(Rail.TRANSACTIONAL),
         EMAIL | {"rail": "transactional", "provider": "resend"},
         50,
     ),
     "work, marketing": (
-        lambda: tickets.statement(Rail.MARKETING),
+        lambda: backlog.any_work(Rail.MARKETING),
         EMAIL | {"rail": "marketing", "provider": "resend"},
         50,
     ),
@@ -191,4 +188,4 @@ def test_a_look_at_the_depth_reads_a_bounded_number_of_pages(loaded: Loaded) -> 
 @pytest.mark.parametrize("rail", list(Rail))
 def test_a_scrape_reads_a_bounded_number_of_pages(rail: Rail) -> None:
     # It counts what waits, closed or not, and looks at a thousand tenants of each priority.
-    _check(_explain(metrics.statement(rail), EMAIL | {"rail": rail}), 3_000 if rail is Rail.MARKETING else 20_000)
+    _check(_explain(backlog.statement(rail), EMAIL | {"rail": rail}), 3_000 if rail is Rail.MARKETING else 20_000)
