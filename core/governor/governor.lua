@@ -195,18 +195,21 @@ local function suspects_now()
   return suspects
 end
 
--- 1: how long the open circuit keeps this caller from probing, why, and whose wants must be left out then. Strangers need not wait
--- as long as suspects do.
-local function until_strangers_probe(wants, seconds)
-  local suspects = suspects_now()
-  local soon = number('probed') + STRANGER_SECONDS + (marketing and 2 * args.grace or 0) - now
-  if not suspects or not due or soon >= seconds - HALF then return seconds, 'circuit', {} end
+-- 1: of `seconds` until this caller's probe, how many there are for it, why, and whose wants are left out then. Strangers go before
+-- suspects, and do not wait for as long.
+local function until_stranger_s_probe(wants, seconds)
+  local suspects = due and suspects_now()
+  if not suspects then return seconds, 'circuit', {} end
   for _, want in ipairs(wants) do
-    if not suspects[id_of(want[1])] then return soon, 'circuit', suspects end
+    if not suspects[id_of(want[1])] then
+      local soon = number('probed') + STRANGER_SECONDS + (marketing and 2 * args.grace or 0) - now
+      return math.min(soon, seconds), 'circuit', suspects
+    end
   end
   return seconds, 'suspected', {}
 end
 
+-- 1: how long the open circuit keeps this caller from probing, why, and whose wants are left out then.
 local function until_probe(wants)
   if number('permit_until') > now then return number('permit_until') - now, 'circuit', {} end
   local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
@@ -219,7 +222,7 @@ local function until_probe(wants)
   elseif args.kind ~= preferred then
     from = from + args.grace
   end
-  return until_strangers_probe(wants, from - now)
+  return until_stranger_s_probe(wants, from - now)
 end
 
 -- 4: how long the quota has nothing for this caller.

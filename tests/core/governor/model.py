@@ -228,11 +228,12 @@ class Model:
             earliest = max(earliest, self.permit_until + self.until_next_probe(self.probe_n + 1, 0.5))
         wait = earliest + graces * PROBE_GRACE - now
         suspects = {name for names in self.run_for for name in names.split(",")}
-        soon = self.probed + STRANGER_SECONDS + (2 * PROBE_GRACE if call.marketing else 0) - now
-        if self.circuit != "unreachable" or not suspects or call.replay or soon >= wait - HALF:
+        if self.circuit != "unreachable" or not suspects or call.replay:
             return wait, "circuit", list(call.wants)
-        strangers = [want for want in call.wants if str(want.tenant) not in suspects]
-        return (soon, "circuit", strangers) if strangers else (wait, "suspected", [])
+        if strangers := [want for want in call.wants if str(want.tenant) not in suspects]:
+            soon = self.probed + STRANGER_SECONDS + (2 * PROBE_GRACE if call.marketing else 0) - now
+            return min(soon, wait), "circuit", strangers
+        return wait, "suspected", list(call.wants)
 
     def until_next_probe(self, n: int, jitter: float) -> float:
         return min(2.0 if self.circuit == "refusing" else 15.0, 2.0 ** min(10, n)) * (1 + jitter) / 2
