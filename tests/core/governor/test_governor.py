@@ -181,18 +181,34 @@ class GovernorMachine(RuleBasedStateMachine):
         )
         self.report(settle)
 
-    @rule(failed_for=FAILED_FOR, batches=st.integers(1, 9), probes=st.integers(0, 12))
-    def fail_in_a_row(self, failed_for: tuple[str, ...], batches: int, probes: int) -> None:
-        """Of few tenants, and then their probes, so that there is a long way to the next one."""
+    @rule(
+        failed_for=FAILED_FOR,
+        batches=st.sampled_from([1, 2, 8]),
+        probes=st.integers(0, 12),
+        others=st.booleans(),
+        rail=RAILS,
+        wants=SMALL_WANTS,
+    )
+    def fail_in_a_row(
+        self,
+        failed_for: tuple[str, ...],
+        batches: int,
+        probes: int,
+        others: bool,
+        rail: str,
+        wants: list[tuple[int, int, int]],
+    ) -> None:
+        """What a few tenants sent, and then probes of theirs or of others, so that it is long until the next one."""
         for n in range(batches):
             self.report(Settle("of-before", f"row-{n}", Event.FAILED, self.limits, failed_for=failed_for))
         for n in range(probes):
             self.governor.us += 20_000_000
             self.ask_for("transactional", wants=self.wants("transactional", [(1, 0, 1)]))
-            call, decision = self.granted[-1] if self.granted else (None, None)
-            if call and decision and decision.probe:
-                names = (*failed_for, str(100 + n // 3)) if n % 3 == 2 else failed_for
-                self.report(Settle(call.grant, call.batch, Event.FAILED, call.limits, failed_for=names))
+            names = (str(100 + n),) if others else failed_for
+            self.report(Settle(f"grant-{self.calls}", f"probe-{n}", Event.FAILED, self.limits, failed_for=names))
+        self.ask_for(rail, wants=self.wants(rail, wants))
+        if self.refused:
+            self.wait_exactly_as_told()
 
     def report(self, settle: Settle) -> None:
         self.refused = None
