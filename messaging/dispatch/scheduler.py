@@ -236,8 +236,8 @@ def _new_work(
         if isinstance(found, Grant) or found.reason not in _ITS_OWN:
             return found
         first = min(first or found, found, key=lambda wait: wait.seconds)
-        # What they lack is their own: no more searching for now, no tokens of their tenants, or their contents may have opened the
-        # circuit. Everybody else goes on.
+        # What they lack is their own: no more searching for now, no tokens of their tenants, or the circuit was opened by what may be
+        # their contents. Everybody else goes on.
         starved, asked = set(memory.starved()), set(ready)
         lanes = [
             lane
