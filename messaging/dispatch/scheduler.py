@@ -236,7 +236,7 @@ def _new_work(
         if isinstance(found, Grant) or found.reason not in _ITS_OWN:
             return found
         first = min(first or found, found, key=lambda wait: wait.seconds)
-        # What they lack is their own: no more searching for now, no tokens of their tenants, or the circuit was opened by what may be
+        # What they lack is their own: no more searching for now, no tokens of their tenants, or the circuit may be open for
         # their contents. Everybody else goes on.
         starved, asked = set(memory.starved()), set(ready)
         lanes = [
