@@ -28,8 +28,8 @@ local LONGEST_WAIT = 86400
 -- So many different causes make it the provider's trouble; so many failed batches do, whatever they have in common.
 local WITNESSES = 3
 local FAILED_BATCHES = 8
--- For so many probes, a circuit that was opened by what may have one cause is probed soon again.
-local QUICK_PROBES = 16
+-- Seconds from the last probe to that of a stranger: of a tenant that none of the failures may be about.
+local STRANGER_SECONDS = 1
 
 local state = {}
 do
@@ -58,8 +58,8 @@ end
 if number('seen') > now then
   local back = number('seen') - now
   for _, field in ipairs({
-    'at', 'q_at', 'r_at', 'm_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'opened', 'refused_t_at',
-    'refused_m_at', 'refusing_from',
+    'at', 'q_at', 'r_at', 'm_at', 'mark', 'q_mark', 'blocked', 'permit_until', 'probe_at', 'probed', 'opened',
+    'refused_t_at', 'refused_m_at', 'refusing_from',
   }) do
     if number(field) > 0 then put_number(field, number(field) - back) end
   end
@@ -132,9 +132,9 @@ end
 
 -- `rail`: whose circuit it was, or will be.
 local function clear_circuit(rail)
-  for _, field in ipairs({'circuit', 'circuit_rail', 'narrow', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
+  for _, field in ipairs({'circuit', 'circuit_rail', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
   forget_failures()
-  for _, field in ipairs({'permit_until', 'probe_at', 'probe_n', 'opened', 'refusing_from'}) do put(field, '0') end
+  for _, field in ipairs({'permit_until', 'probe_at', 'probed', 'probe_n', 'opened', 'refusing_from'}) do put(field, '0') end
   forget_refusals(rail)
 end
 
@@ -149,6 +149,7 @@ local function open_circuit(reason, rail)
   put('circuit', reason)
   put('circuit_rail', rail)
   put_number('opened', now)
+  put_number('probed', now)
   put_number('probe_at', now + 0.5 + args.jitter / 2)
 end
 
@@ -158,11 +159,16 @@ local function circuit()
   return (rail == '' or rail == args.rail) and text('circuit') or ''
 end
 
+local function words(list, separator)
+  local found = {}
+  for word in string.gmatch(list, '[^' .. separator .. ']+') do found[#found + 1] = word end
+  return found
+end
+
 -- Seconds from the end of the n-th probe without success to the next one, `jitter` between 0 and 1.
 local function until_next_probe(n, jitter)
-  -- If it may be about some, others' codes may be in order: they must not wait for long.
-  local some = text('circuit') == 'refusing' or (text('narrow') ~= '' and n <= QUICK_PROBES)
-  return math.min(some and 2 or 15, 2 ^ math.min(10, n)) * (1 + jitter) / 2
+  -- What refuses some is quick to answer for it, and others' codes may be in order: they must not wait for long.
+  return math.min(text('circuit') == 'refusing' and 2 or 15, 2 ^ math.min(10, n)) * (1 + jitter) / 2
 end
 
 ---------------------------------------------------------------------------------------------------------------- acquire
@@ -179,9 +185,33 @@ local function until_there(tokens, needed, refill)
   return missing > HALF and missing / refill or 0
 end
 
--- 1: how long the open circuit keeps this caller from probing.
-local function until_probe()
-  if number('permit_until') > now then return number('permit_until') - now end
+local function id_of(tenant) return string.format('%.0f', tenant) end
+
+-- 1: the names of those whose contents may have opened the circuit; nil: nobody's.
+local function suspects_now()
+  if text('circuit') ~= 'unreachable' or text('run_for') == '' then return nil end
+  local suspects = {}
+  for _, name in ipairs(words(text('run_for'), ',;')) do suspects[name] = true end
+  return suspects
+end
+
+-- 1: of `seconds` until this caller's probe, how many there are for it, why, and whose wants are left out then. Strangers go before
+-- suspects, and do not wait for as long.
+local function until_stranger_s_probe(wants, seconds)
+  local suspects = due and suspects_now()
+  if not suspects then return seconds, 'circuit', {} end
+  for _, want in ipairs(wants) do
+    if not suspects[id_of(want[1])] then
+      local soon = number('probed') + STRANGER_SECONDS + (marketing and 2 * args.grace or 0) - now
+      return math.min(soon, seconds), 'circuit', suspects
+    end
+  end
+  return seconds, 'suspected', {}
+end
+
+-- 1: how long the open circuit keeps this caller from probing, why, and whose wants are left out then.
+local function until_probe(wants)
+  if number('permit_until') > now then return number('permit_until') - now, 'circuit', {} end
   local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
   local from = number('probe_at')
   if text('permit') ~= '' then -- never settled: a probe without success, which ended when its permit did
@@ -192,7 +222,7 @@ local function until_probe()
   elseif args.kind ~= preferred then
     from = from + args.grace
   end
-  return math.max(0, from - now)
+  return until_stranger_s_probe(wants, from - now)
 end
 
 -- 4: how long the quota has nothing for this caller.
@@ -233,8 +263,7 @@ end
 
 -- A tenant's level: one for both rails, or one for the rail that its bucket names.
 local function level_field(tenant, rail)
-  local id = string.format('%.0f', tenant)
-  return rail == '' and id or id .. ':' .. rail
+  return rail == '' and id_of(tenant) or id_of(tenant) .. ':' .. rail
 end
 
 -- Tenants of this call, each once: level, mark, what they may take. `unpromised`: what no want of theirs has been promised.
@@ -396,6 +425,7 @@ local function take_permit()
   if text('permit') ~= '' then put('probe_n', string.format('%.0f', number('probe_n') + 1)) end
   put('permit', args.grant)
   put_number('permit_until', now + args.permit_ttl)
+  put_number('probed', now)
   put('probe_last', args.batch)
   put('probe_next', due and 'replay' or 'due')
 end
@@ -411,7 +441,6 @@ local function acquire()
       priorities[#priorities + 1] = want[2]
       cursors[want[2]], by_priority[want[2]] = number('cursor:' .. want[2]), {}
     end
-    table.insert(by_priority[want[2]], {index = i, tenant = want[1], want = want[3], share = 0})
   end
   table.sort(priorities)
   local function answer(granted, wait, reason, probe)
@@ -426,7 +455,16 @@ local function acquire()
 
   -- 1 circuit
   local probe = circuit() ~= ''
-  if probe and until_probe() > 0 then return wait(until_probe(), 'circuit') end
+  local seconds, why, left_out = 0, '', {}
+  if probe then seconds, why, left_out = until_probe(wants) end
+  if seconds > 0 then return wait(seconds, why) end
+  local asked = {}
+  for i, want in ipairs(wants) do
+    if not left_out[id_of(want[1])] then
+      asked[#asked + 1] = want
+      table.insert(by_priority[want[2]], {index = i, tenant = want[1], want = want[3], share = 0})
+    end
+  end
 
   -- 2 block, 3 waiting mark
   if number('blocked') > now then
@@ -439,7 +477,7 @@ local function acquire()
   -- 4 quota
   local room = probe and args.probe_batch or args.max_batch
   if quota then
-    local seconds = until_quota(quota)
+    seconds = until_quota(quota)
     if seconds > 0 then return wait(seconds, 'quota') end
     room = math.min(room, whole(level_of('q', quota) - kept(quota)))
   end
@@ -452,12 +490,12 @@ local function acquire()
   if marketing and until_token(request) > 0 then return wait(until_token(request), 'global') end
 
   -- 6 tenants
-  local tenants = due and load_tenants(wants) or {}
+  local tenants = due and load_tenants(asked) or {}
   for i, want in ipairs(wants) do
-    local seconds = tenants[want[1]].starved
-    if seconds > 0 then starved[i] = math.max(1, micros(math.min(seconds, LONGEST_WAIT))) end
+    local hungry = tenants[want[1]] and tenants[want[1]].starved or 0
+    if hungry > 0 then starved[i] = math.max(1, micros(math.min(hungry, LONGEST_WAIT))) end
   end
-  local seconds = demands(tenants, by_priority, priorities, room)
+  seconds = demands(tenants, by_priority, priorities, room)
   if seconds > 0 then
     store_tenants(tenants)
     return wait(seconds, 'tenant')
@@ -521,12 +559,6 @@ local function give_back(request, quota)
   if #fields > 0 then redis.call('HSET', tenants_key, unpack(fields)) end
 end
 
-local function words(list, separator)
-  local found = {}
-  for word in string.gmatch(list, '[^' .. separator .. ']+') do found[#found + 1] = word end
-  return found
-end
-
 -- Each of `sets` (names with commas between) holds the cause of something that went wrong, and they have no name in common: so many
 -- causes there are. One more case, whose cause is among `names`: a further set, or a smaller one in place of one that holds all.
 local function add_witness(sets, names)
@@ -541,8 +573,15 @@ local function add_witness(sets, names)
   if apart then sets[#sets + 1] = table.concat(names, ',') end
 end
 
+-- The circuit is open: whose contents may be the cause, as long as these may be a few. Else nobody's: it is the provider.
+local function note_suspects(sets)
+  local some = #sets > 0 and #args.failed_for > 0
+  if some then add_witness(sets, args.failed_for) end
+  put('run_for', some and #sets < FAILED_BATCHES and table.concat(sets, ';') or '')
+end
+
 -- How many different batches failed in a row, and how many of these failures cannot have one cause. Counted while the circuit is
--- closed only: a long outage adds nothing.
+-- closed only.
 local function count_failure()
   local batches, sets = words(text('run'), ','), words(text('run_for'), ';')
   for _, id in ipairs(batches) do
@@ -619,9 +658,12 @@ local function settle()
   elseif event == 'failed' and not was_wide then
     local batches, causes = count_failure()
     if causes >= WITNESSES or batches >= FAILED_BATCHES then
+      local sets = words(text('run_for'), ';')
       open_circuit('unreachable', '')
-      if causes < WITNESSES then put('narrow', '1') end
+      note_suspects(sets)
     end
+  elseif event == 'failed' and before == 'unreachable' then
+    note_suspects(words(text('run_for'), ';'))
   elseif event == 'credential' then
     if not was_wide then open_circuit('credential', '') end
   end

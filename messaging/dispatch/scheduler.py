@@ -31,7 +31,7 @@ SLOW_TURNS = 10
 #: Seconds until a provider without a bucket is looked at again: long enough to end the ticket, not to wait in a thread.
 NO_BUCKET_SECONDS = 60.0
 #: What some work waits for, and other work does not.
-_ITS_OWN = ("tenant", "retries")
+_ITS_OWN = ("tenant", "retries", "suspected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,8 @@ def _new_work(
         if isinstance(found, Grant) or found.reason not in _ITS_OWN:
             return found
         first = min(first or found, found, key=lambda wait: wait.seconds)
-        # What they lack is their own: no more searching for now, or no tokens of their tenants. Everybody else goes on.
+        # What they lack is their own: no more searching for now, no tokens of their tenants, or the circuit may be open for
+        # their contents. Everybody else goes on.
         starved, asked = set(memory.starved()), set(ready)
         lanes = [
             lane

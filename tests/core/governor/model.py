@@ -70,8 +70,8 @@ WORTH_SECONDS = 1.0
 
 #: So many causes, and so many failed batches, open the circuit.
 WITNESSES, FAILED_BATCHES = 3, 8
-#: Probes of a circuit that was opened by fewer causes until it is probed like any other.
-QUICK_PROBES = 16
+#: Seconds from the last probe to that of a stranger.
+STRANGER_SECONDS = 1.0
 
 
 def witnesses(sets: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
@@ -80,6 +80,12 @@ def witnesses(sets: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     if all(among.isdisjoint(names) for among in known):
         return (*sets, ",".join(names))
     return tuple(",".join(names) if among >= set(names) else text for among, text in zip(known, sets, strict=True))
+
+
+def suspected(sets: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Of an open circuit, with one more failure: nobody if it is the provider's trouble."""
+    found = witnesses(sets, names) if sets and names else ()
+    return found if len(found) < FAILED_BATCHES else ()
 
 
 @dataclass
@@ -103,7 +109,6 @@ class Model:
     spent: int = 0
     run: tuple[str, ...] = ()
     run_for: tuple[str, ...] = ()  # sets of names
-    narrow: bool = False
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)  # rail → code, sets of names
     refused_at: dict[str, float] = field(default_factory=dict)  # rail → time of the first of them
     refusing_from: float = 0.0
@@ -111,6 +116,7 @@ class Model:
     circuit_rail: str = ""
     opened: float = 0.0
     probe_at: float = 0.0
+    probed: float = 0.0
     probe_n: int = 0
     probe_next: str = ""
     probe_last: str = ""
@@ -148,15 +154,27 @@ class Model:
 
     def acquire(self, call: Acquire, now: float) -> Decision:
         self.forget(now)
+        wait, why, asked = 0.0, "", list(call.wants)
+        probe = bool(self.circuit_for(call.rail))
+        if probe:
+            wait, why, asked = self.until_probe(call, now)
+        nothing = dict.fromkeys(call.wants, 0)
+        if wait > 0:
+            shares, starved = tuple(nothing.values()), (0.0,) * len(call.wants)
+            return Decision(False, wait, why, self.epoch, False, shares, starved, self.cursors_of(call))
+        decision = self.decide(replace(call, wants=tuple(asked)), probe, now)
+        shares = tuple((nothing | dict(zip(asked, decision.shares, strict=True))).values())
+        starved = tuple((dict.fromkeys(call.wants, 0.0) | dict(zip(asked, decision.starved, strict=True))).values())
+        return replace(decision, shares=shares, starved=starved, cursors=self.cursors_of(call))
+
+    def decide(self, call: Acquire, probe: bool, now: float) -> Decision:
+        """Behind the circuit, which has left in `call` those whom it lets through."""
         starved = [0.0] * len(call.wants)
 
         def refuse(wait: float, reason: str) -> Decision:
             none = (0,) * len(call.wants)
             return Decision(False, wait, reason, self.epoch, False, none, tuple(starved), self.cursors_of(call))
 
-        probe = bool(self.circuit_for(call.rail))
-        if probe and (wait := self.until_probe(call, now)) > 0:
-            return refuse(wait, "circuit")
         if self.blocked > now:
             if not call.replay and not call.marketing:
                 self.mark = max(self.mark, fixed(self.blocked + MARK_SLACK))
@@ -198,20 +216,27 @@ class Model:
     def cursors_of(self, call: Acquire) -> dict[int, int]:
         return {want.priority: self.cursors.get(want.priority, 0) for want in call.wants}
 
-    def until_probe(self, call: Acquire, now: float) -> float:
+    def until_probe(self, call: Acquire, now: float) -> tuple[float, str, list[Want]]:
+        """How long to wait, why, and for whom it is a probe then."""
         if self.permit_until > now:
-            return self.permit_until - now
+            return self.permit_until - now, "circuit", []
         graces = 0 if (self.probe_next or "due") == ("replay" if call.replay else "due") else 1
         if call.batch == self.probe_last if call.replay else call.marketing and not self.circuit_rail:
             graces = 2
         earliest = self.probe_at
         if self.permit:
             earliest = max(earliest, self.permit_until + self.until_next_probe(self.probe_n + 1, 0.5))
-        return earliest + graces * PROBE_GRACE - now
+        wait = earliest + graces * PROBE_GRACE - now
+        suspects = {name for names in self.run_for for name in names.split(",")}
+        if self.circuit != "unreachable" or not suspects or call.replay:
+            return wait, "circuit", list(call.wants)
+        if strangers := [want for want in call.wants if str(want.tenant) not in suspects]:
+            soon = self.probed + STRANGER_SECONDS + (2 * PROBE_GRACE if call.marketing else 0) - now
+            return min(soon, wait), "circuit", strangers
+        return wait, "suspected", list(call.wants)
 
     def until_next_probe(self, n: int, jitter: float) -> float:
-        some = self.circuit == "refusing" or (self.narrow and n <= QUICK_PROBES)
-        return min(2.0 if some else 15.0, 2.0 ** min(10, n)) * (1 + jitter) / 2
+        return min(2.0 if self.circuit == "refusing" else 15.0, 2.0 ** min(10, n)) * (1 + jitter) / 2
 
     def until_token(self, call: Acquire, now: float) -> float:
         bucket = call.limits.request
@@ -292,7 +317,7 @@ class Model:
         if probe:
             self.probe_n += bool(self.permit)
             self.permit, self.permit_until = call.grant, fixed(now + PERMIT_TTL)
-            self.probe_last, self.probe_next = call.batch, "due" if call.replay else "replay"
+            self.probed, self.probe_last, self.probe_next = fixed(now), call.batch, "due" if call.replay else "replay"
 
     # settle
 
@@ -308,10 +333,10 @@ class Model:
         self.count(call, now, jitter)
         if opens:
             known, first = self.refusing_from, self.refused_at.get(call.rail, 0.0)
-            narrow = opens == "unreachable" and len(self.failures(call)[1]) < WITNESSES
+            sets = self.run_for
             self.turn_circuit(opens, "" if wide or opens != "refusing" else call.rail)
-            self.narrow = narrow
-            self.opened, self.probe_at = now, fixed(now + 0.5 + jitter / 2)
+            self.opened, self.probed, self.probe_at = now, fixed(now), fixed(now + 0.5 + jitter / 2)
+            self.run_for = suspected(sets, call.failed_for) if opens == "unreachable" else ()
             self.refusing_from = known
             if opens == "refusing":
                 self.refusing_from = min(known, first) if known else first
@@ -355,8 +380,8 @@ class Model:
 
     def turn_circuit(self, reason: str, rail: str) -> None:
         """Open it for `rail` (both: ""), or close the one that was."""
-        self.circuit, self.circuit_rail, self.narrow = reason, rail if reason else "", False
-        self.run, self.run_for = (), ()
+        self.circuit, self.circuit_rail = reason, rail if reason else ""
+        self.run, self.run_for, self.probed = (), (), 0.0
         self.permit, self.probe_next, self.probe_last = "", "", ""
         self.opened, self.probe_at, self.probe_n, self.permit_until, self.refusing_from = 0.0, 0.0, 0, 0.0, 0.0
         self.forget_refusals(rail)
@@ -405,6 +430,8 @@ class Model:
         """What the event does to the run of failures, the strikes and the block."""
         if call.event == Event.FAILED and (not self.circuit or self.circuit_rail) and call.batch not in self.run:
             self.run, self.run_for = self.failures(call)
+        elif call.event == Event.FAILED and self.circuit == "unreachable":
+            self.run_for = suspected(self.run_for, call.failed_for)
         if call.stops or call.event in (Event.ACCEPTED, Event.ANSWERED, Event.REFUSED):
             self.run, self.run_for = (), ()
         if self.counts_refusal(call):

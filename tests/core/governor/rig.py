@@ -20,7 +20,7 @@ assert SCRIPT.count(CLOCK) == 1, "the governor must read its clock in exactly on
 TEXTS = ("blocked_why", "circuit", "circuit_rail", "probe_next", "probe_last", "permit", "run")
 NUMBERS = (
     *("mark", "q_mark", "blocked", "strikes", "epoch", "spent"),
-    *("opened", "probe_at", "probe_n", "permit_until", "refusing_from"),
+    *("opened", "probe_at", "probed", "probe_n", "permit_until", "refusing_from"),
 )
 #: The last decimal that is kept, and what a double loses on a time since the epoch.
 NEAR = 0.000_002
@@ -131,7 +131,6 @@ def assert_same_state(governor: TimedGovernor, model: Model) -> None:
     _assert_same_level(state, "r_tokens", "r_at", model.retries)
     _assert_same_level(state, "m_tokens", "m_at", model.trickle)
     assert state.get("run_for", "") == ";".join(model.run_for)
-    assert (state.get("narrow", "") == "1") == model.narrow
     for rail, name in (("transactional", "refused_t"), ("marketing", "refused_m")):
         assert state.get(name, "") == ";".join(model.refused.get(rail, ())), name
         assert abs(float(state.get(f"{name}_at", 0)) - model.refused_at.get(rail, 0.0)) < NEAR, name

@@ -61,11 +61,19 @@ def test_work_that_was_gone_says_nothing_about_the_provider(governor: TimedGover
     assert fail(governor, "c").opened
 
 
-def test_what_has_one_cause_is_not_the_provider_s_trouble(governor: TimedGovernor) -> None:
-    """Seven batches of one tenant fail on a system on which nobody else sends: a stranger's code leaves at once."""
+@pytest.mark.parametrize("batches", [3, 5, 7])
+def test_what_has_one_cause_is_not_the_provider_s_trouble(governor: TimedGovernor, batches: int) -> None:
+    """Batches of one tenant fail on a system on which nobody else sends: a stranger's code leaves at once."""
     governor.limits = Limits(Bucket(1, 10))
-    assert fail(governor, *"abcdefg", of=("1",)).circuit == ""
-    assert governor.ask("transactional", want(2)).granted
+    assert fail(governor, *"abcdefg"[:batches], of=("1",)).circuit == ""
+    decision = governor.ask("transactional", want(2))
+    assert (decision.granted, decision.probe) == (True, False)
+
+
+def test_three_tenants_failures_open_at_the_third(governor: TimedGovernor) -> None:
+    assert fail(governor, "a", of=("1",)).circuit == ""
+    assert fail(governor, "b", of=("2",)).circuit == ""
+    assert fail(governor, "c", of=("3",)).opened
 
 
 def test_three_causes_open(governor: TimedGovernor) -> None:
@@ -77,17 +85,97 @@ def test_three_causes_open(governor: TimedGovernor) -> None:
     assert fail(governor, "e", of=("6",)).opened
 
 
-def test_a_single_tenant_s_eighth_batch_opens_and_is_probed_soon_again(governor: TimedGovernor) -> None:
-    """Others' codes, if there are any, wait for two seconds at the most; a long outage is probed like any other."""
+@pytest.fixture
+def suspecting(governor: TimedGovernor) -> TimedGovernor:
+    """Its circuit is open, since eight batches of tenant 1 have failed."""
     governor.limits = Limits(Bucket(1, 10))
-    fail(governor, *"abcdefg", of=("1",))
+    assert fail(governor, *"abcdefg", of=("1",)).circuit == ""
     assert fail(governor, "h", of=("1",)).opened
-    for n in range(1, 19):
-        governor.advance(wait(governor))
-        assert governor.ask("transactional", batch=f"probe{n}").probe
-        governor.report(Event.FAILED, batch=f"probe{n}", failed_for=("1",))
-        longest = 2 if n <= 16 else 15
-        assert wait(governor) == about(0.75 * min(2.0**n, longest) + PROBE_GRACE)
+    return governor
+
+
+def _probe_fails(governor: TimedGovernor, tenant: int) -> None:
+    """The probe that this tenant is let through for, as soon as it may."""
+    decision = governor.ask("transactional", want(tenant), batch=f"of-{tenant}")
+    if not decision.granted:
+        governor.advance(decision.wait)
+        decision = governor.ask("transactional", want(tenant), batch=f"of-{tenant}")
+    assert decision.probe
+    governor.report(Event.FAILED, batch=f"of-{tenant}", failed_for=(str(tenant),))
+
+
+@pytest.mark.parametrize("probes", [0, 1, 5, 12])
+def test_a_stranger_does_not_wait_for_the_probes_of_those_who_may_be_the_cause(
+    suspecting: TimedGovernor, probes: int
+) -> None:
+    for _ in range(probes):
+        _probe_fails(suspecting, 1)
+    refused = suspecting.ask("transactional", want(1))
+    pause = 0.75 * min(15, 2.0**probes) + PROBE_GRACE if probes else 0.65  # a tenth of a second ago
+    assert (refused.reason, refused.wait) == ("suspected", about(pause))
+    stranger = suspecting.ask("transactional", want(1, sends=9), want(2))
+    assert (stranger.granted, stranger.reason) == (False, "circuit")
+    assert stranger.wait == about(1 if probes else 0.65)
+    suspecting.advance(stranger.wait)
+    decision = suspecting.ask("transactional", want(1, sends=9), want(2))
+    assert (decision.probe, decision.shares) == (True, (0, 1))
+    assert suspecting.report(Event.ACCEPTED).closed
+
+
+def test_marketing_s_strangers_come_after_codes(suspecting: TimedGovernor) -> None:
+    for _ in range(5):
+        _probe_fails(suspecting, 1)
+    assert suspecting.ask("marketing", want(2)).wait == about(1 + 2 * PROBE_GRACE)
+    suspecting.advance(1 + 2 * PROBE_GRACE)
+    assert suspecting.ask("marketing", want(2)).probe
+
+
+def test_a_probe_that_hangs_keeps_a_stranger_for_its_permit_alone(suspecting: TimedGovernor) -> None:
+    for _ in range(5):
+        _probe_fails(suspecting, 1)
+    suspecting.advance(60)
+    assert suspecting.ask("transactional", want(1)).probe
+    assert suspecting.ask("transactional", want(2)).wait == about(PERMIT_TTL)
+    suspecting.advance(PERMIT_TTL)
+    assert suspecting.ask("transactional", want(2)).probe
+
+
+def test_who_only_shared_a_batch_with_the_cause_is_a_stranger_once_it_has_failed_without_them(
+    governor: TimedGovernor,
+) -> None:
+    governor.limits = Limits(Bucket(1, 10))
+    fail(governor, "a", of=("1", "2", "3"))
+    fail(governor, *"bcdefg", of=("1", "2"))
+    assert fail(governor, "h", of=("1", "2")).opened
+    _probe_fails(governor, 1)
+    for tenant, wait_for in ((1, 1.5 + PROBE_GRACE), (2, 1.0), (3, 1.0)):
+        assert governor.ask("transactional", want(tenant)).wait == about(wait_for)
+
+
+def test_when_eight_causes_have_failed_it_is_the_provider_and_nobody_a_stranger(suspecting: TimedGovernor) -> None:
+    """And what is kept of it does not grow, nor comes back before somebody is answered."""
+    for tenant in range(2, 8):
+        _probe_fails(suspecting, tenant)
+    assert suspecting.ask("transactional", want(99)).wait == about(1)
+    _probe_fails(suspecting, 8)
+    for tenant in (9, 9, 10):
+        refused = suspecting.ask("transactional", want(99))
+        assert (refused.reason, refused.wait) == ("circuit", about(11.25 + PROBE_GRACE))
+        assert suspecting.state()["run_for"] == ""
+        _probe_fails(suspecting, tenant)
+
+
+def test_what_never_left_is_the_provider_s_trouble_at_once(suspecting: TimedGovernor) -> None:
+    suspecting.advance(60)
+    assert suspecting.ask("transactional", want(2)).probe
+    suspecting.report(Event.FAILED)
+    assert suspecting.ask("transactional", want(3)).wait == about(1.5 + PROBE_GRACE)
+
+
+def test_a_single_tenant_s_outage_is_probed_like_any_other(suspecting: TimedGovernor) -> None:
+    for n in range(1, 8):
+        _probe_fails(suspecting, 1)
+        assert suspecting.ask("transactional", want(1)).wait == about(0.75 * min(2.0**n, 15) + PROBE_GRACE)
 
 
 def test_a_refused_key_opens_it_at_once(governor: TimedGovernor) -> None:

@@ -41,6 +41,7 @@ BATCHES = st.sampled_from([f"batch-{n}" for n in range(10)])
 #: Failures are what takes several calls in a row to matter.
 EVENTS = st.sampled_from([Event.FAILED, Event.REFUSED, Event.FORBIDDEN, *Event])
 NAMES = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True).map(tuple)
+FAILED_FOR = st.sampled_from([(), ("1",), ("2",), ("1", "2"), ("2", "3"), ("4",)])
 REFUSALS = st.builds(Refusal, st.sampled_from(["invalid", "invalid", "too_large"]), NAMES)
 STEPS = st.one_of(
     st.just(0),
@@ -140,7 +141,7 @@ class GovernorMachine(RuleBasedStateMachine):
         jitter=st.floats(0, 1).map(lambda value: round(value, 3)),
         old_limits=st.booleans(),
         refused=st.none() | REFUSALS,
-        failed_for=st.sampled_from([(), ("1",), ("2",), ("1", "2"), ("2", "3"), ("4",)]),
+        failed_for=FAILED_FOR,
     )
     def settle(
         self,
@@ -178,8 +179,41 @@ class GovernorMachine(RuleBasedStateMachine):
             retry_after=retry_after,
             remaining=remaining,
         )
+        self.report(settle)
+
+    @rule(
+        failed_for=FAILED_FOR,
+        batches=st.sampled_from([1, 2, 8]),
+        probes=st.integers(0, 12),
+        others=st.booleans(),
+        rail=RAILS,
+        wants=SMALL_WANTS,
+    )
+    def fail_in_a_row(
+        self,
+        failed_for: tuple[str, ...],
+        batches: int,
+        probes: int,
+        others: bool,
+        rail: str,
+        wants: list[tuple[int, int, int]],
+    ) -> None:
+        """What a few tenants sent, and then probes of theirs or of others, so that it is long until the next one."""
+        for n in range(batches):
+            self.report(Settle("of-before", f"row-{n}", Event.FAILED, self.limits, failed_for=failed_for))
+        for n in range(probes):
+            self.governor.us += 20_000_000
+            self.ask_for("transactional", wants=self.wants("transactional", [(1, 0, 1)]))
+            names = (str(100 + n),) if others else failed_for
+            self.report(Settle(f"grant-{self.calls}", f"probe-{n}", Event.FAILED, self.limits, failed_for=names))
+        self.ask_for(rail, wants=self.wants(rail, wants))
+        if self.refused:
+            self.wait_exactly_as_told()
+
+    def report(self, settle: Settle) -> None:
         self.refused = None
         in_flight = settle.grant in self.model.flights and self.model.flights[settle.grant] > self.governor.now
+        jitter = self.governor.jitter
         actual, expected = settle.to(self.governor), self.model.settle(settle, self.governor.now, jitter)
         assert (actual.circuit, actual.opened, actual.closed) == (expected.circuit, expected.opened, expected.closed)
         assert abs(actual.blocked - expected.blocked) < NEAR

@@ -14,6 +14,7 @@ from django.db import connection
 from django.utils import timezone
 from redis import Redis
 
+from core.governor.client import Governor
 from core.models import DeadLetter, Tenant
 from devtools.stack import Stack, url_of
 from messaging.dispatch.outcomes import MAX_ATTEMPTS
@@ -82,3 +83,22 @@ def test_exhausted_retries_land_in_dead_letters_with_the_send_id_attached(stack:
     assert Send.objects.get(pk=doomed).attempts == MAX_ATTEMPTS
     _until(lambda: statuses() == {"failed": 1, "sent": 1})  # the other one had attempts left
     assert stack.sandbox.stats()["emails_accepted"] == 1
+
+
+def test_a_stranger_s_code_closes_the_circuit_that_one_tenant_s_contents_opened(
+    stack: Stack, tenant: Tenant, redis: Redis
+) -> None:
+    """Whose next probe is ten minutes away."""
+    stack.sandbox.fault("500_contains", contains="poison")
+    state = Governor(redis, "resend").keys[0]
+    for n in range(1, 9):
+        submit_some(tenant, 1, subject=f"poison {n}")
+        _until(lambda n=n: Batch.objects.filter(state="unknown").count() == n)
+    _until(lambda: redis.hget(state, "circuit") == b"unreachable")
+    redis.hset(state, mapping={"permit": "", "permit_until": "0", "probe_at": str(time.time() + 600)})
+    submit_some(tenant, 3)
+    stranger = make_tenant("b")
+    submit_some(stranger, 1)
+    _until(lambda: statuses(tenant=stranger) == {"sent": 1})
+    _until(lambda: statuses(tenant=tenant) == {"sending": 8, "sent": 3})
+    assert stack.sandbox.stats()["doubles"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from core.models import Tenant
 from messaging.domain.lifecycle import BatchState
 from messaging.models import Batch, TenantLane
-from tests.factories import make_tenant, statuses, submit_some
+from tests.factories import make_tenant, status_of, statuses, submit_some
 from tests.rig import Rig
 
 POISON = "makes the provider falter"
@@ -84,4 +85,36 @@ def test_what_goes_apart_and_falters_does_not_count_towards_the_circuit(falterin
         submit_some(bad, 1, subject=f"{POISON} {i}")
         faltering.turn()
     assert Batch.objects.filter(state=BatchState.UNKNOWN).count() >= 1
+    assert faltering.circuit() == ""
+
+
+# ------------------------------------------------------------------------------ a circuit that one tenant's contents opened
+
+
+@pytest.fixture
+def opened(faltering: Rig) -> Tenant:
+    """On a quiet system, by this tenant alone; its next probe is ten minutes away."""
+    bad = make_tenant()
+    for n in range(8):
+        assert faltering.circuit() == ""
+        submit_some(bad, 1, subject=f"{POISON} {n}")
+        faltering.turn()
+    faltering.redis.hset(faltering.governor.keys[0], "probe_at", str(time.time() + 600))
+    return bad
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_stranger_s_code_does_not_wait_for_the_probes_of_whose_contents_opened_it(
+    faltering: Rig, opened: Tenant, apart: bool
+) -> None:
+    """Also if the next turn is that of what goes apart. It is the probe that closes it, and none of the other's goes with it."""
+    submit_some(opened, 5)
+    if apart:
+        TenantLane.objects.create(tenant=opened, channel="email", rail="transactional", priority=0, isolated=True)
+    assert faltering.turn() is None
+    before = faltering.sandbox.stats()["requests_received"]
+    code = submit_some(make_tenant(), 1)[0]
+    assert faltering.turn() is not None
+    assert (status_of(code.id), statuses(tenant=opened)["queued"]) == ("sent", 5)
+    assert faltering.sandbox.stats()["requests_received"] == before + 1
     assert faltering.circuit() == ""
