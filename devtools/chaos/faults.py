@@ -4,6 +4,7 @@ note for the timeline. One thread runs all of them (`driver`), so two of them ne
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -41,6 +42,8 @@ _NAMESPACE = "dramatiq"
 _QUEUES = tuple(f"notif.email.{rail}" for rail in RAILS)
 #: A frozen worker's requests are in flight for so long, so that there are some.
 _SLOW_SECONDS = 1.5
+#: For so long somebody is looked for who is in such a transaction: when everything is sent, nobody will be.
+_LOOKING_SECONDS = 30.0
 #: Whoever is to be frozen in a transaction is kept in it for so long at most: others wait for the same lock meanwhile.
 _OBSTRUCTED_SECONDS = 0.5
 CODES_RAIL = "transactional"
@@ -308,7 +311,10 @@ def _frozen_in(within: Within) -> Callable[[Scene, float], Act]:
     must go on at once; what it had in hand is free when the server has ended its transaction."""
 
     def act(scene: Scene, seconds: float) -> Act:
-        worker, at = yield from _freeze_in(scene, within)
+        found = yield from _freeze_in(scene, within)
+        if found is None:
+            return "nobody was in such a transaction"
+        worker, at = found
         try:
             yield seconds
         finally:
@@ -329,9 +335,11 @@ FROM messaging_sends WHERE priority = 0 AND created_at > %s AND created_at < %s 
 """
 
 
-def _freeze_in(scene: Scene, within: Within) -> Generator[float, None, tuple[Process, Any]]:
-    """A worker, stopped within such a transaction, while another one of its rail runs; and when that was, by the database."""
-    while True:
+def _freeze_in(scene: Scene, within: Within) -> Generator[float, None, tuple[Process, Any] | None]:
+    """A worker, stopped within such a transaction, while another one of its rail runs; and when that was, by the database.
+    None: for half a minute there was none."""
+    end = time.monotonic() + _LOOKING_SECONDS
+    while time.monotonic() < end:
         with (
             suppress(psycopg.OperationalError),
             psycopg.connect(scene.stack.database_url) as connection,
@@ -355,6 +363,7 @@ def _freeze_in(scene: Scene, within: Within) -> Generator[float, None, tuple[Pro
                 worker.resume()
                 scene.held.discard(worker)
         yield _AGAIN_SECONDS
+    return None
 
 
 #: How many of these workers do something (one that works asks the database all the time), and whether codes flow.
