@@ -18,6 +18,7 @@ from django.db import Error, connection
 from psycopg.rows import TupleRow
 
 from core.db.faults import is_transient
+from core.db.session import BRIEF_WAIT
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,13 @@ def ledger_cursor() -> Iterator[LedgerCursor]:
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
         yield LedgerCursor(cursor)
+
+
+def wait_briefly() -> None:
+    """In this transaction, no statement waits for a lock longer than `core.db.session.BRIEF_WAIT`: for what is done beside the
+    work in hand, and again by the next one that meets the same."""
+    with ledger_cursor() as sql:
+        sql.run(f"SET LOCAL lock_timeout = '{BRIEF_WAIT * 1000:.0f}ms'")
 
 
 def require_session() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 IDLE_IN_TRANSACTION = 5
 #: Seconds that a statement waits for a lock. Above PostgreSQL's `deadlock_timeout` (1 s), so that a deadlock is told as such.
 LOCK_WAIT = 2
+#: Where others wait for the one that waits.
+BRIEF_WAIT = 0.2
 #: What an operator may set instead, on a role behind a pooler.
 _LONGEST_IDLE, _LONGEST_WAIT = 10, 5
 

@@ -19,6 +19,7 @@ import redis
 from django.db import Error, close_old_connections, transaction
 
 from core.broker import queues
+from core.db.cursor import wait_briefly
 from core.db.faults import is_transient, place_of
 from core.governor.client import Bucket, Event, Governor, Refusal, Settled
 from core.telemetry.redis_client import quick_client
@@ -211,10 +212,12 @@ def _give_back(line: Line, grant: Grant) -> None:
 
 
 def _keep_waiting(line: Line, waits: Waits) -> None:
-    """Lanes whose sends must not go out now wait, in a transaction of their own: a claim holds them in share."""
+    """Lanes whose sends must not go out now wait, in a transaction of their own: a claim holds them in share, perhaps one that
+    stands still, and this may be the leader, on which the sends of others wait."""
     with _as_a_hint():
         for lane, (why, seconds) in waits.items():
             with transaction.atomic():
+                wait_briefly()
                 lanes.hold(line.channel, line.rail, lane, why, seconds)
             log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
 
@@ -223,6 +226,7 @@ def _keep_apart(line: Line, claimed: Claimed) -> None:
     with _as_a_hint():
         if claimed.apart:
             with transaction.atomic():
+                wait_briefly()
                 lanes.keep_apart(line.channel, line.rail, claimed.apart)
 
 
@@ -260,8 +264,9 @@ def _unused_tokens(grant: Grant, sent: Sequence[BoundSend]) -> list[tuple[int, i
 
 def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     """The one request of a grant, and what came back, recorded. `started`: monotonic time of the grant."""
-    _charge_lateness(line, grant, started)
     moved = _ledger_moved(bound)
+    if not moved:
+        _charge_lateness(line, grant, started)  # the last thing before the wire: what comes after it is told to nobody
     answer = None if moved else _call(line.adapter, bound, started)
     if answer is None:
         answer = _MOVED if moved else _TOO_LATE

@@ -462,13 +462,18 @@ def test_a_batch_that_somebody_has_locked_hides_neither_other_batches_nor_codes(
     assert (statuses(), rig.sandbox.stats()["doubles"]) == ({"sent": 6}, 0)
 
 
-def test_a_lane_that_cannot_be_held_just_now_keeps_no_claimed_batch_from_leaving(rig: Rig, impatient: None) -> None:
+def test_a_lane_that_cannot_be_held_just_now_keeps_no_claimed_batch_from_leaving(rig: Rig) -> None:
+    """Nor for as long as a statement may wait for a lock: whoever has it may stand still, and the leader's others wait."""
     blast, other_tenant = make_blast(make_tenant(), 1), make_tenant()
     submit_some(other_tenant, 1, category="marketing")
     _spoil(blast.content, b"\x01\x03old" + bytes(40))
     with _somebody_else() as other:  # as a claim that stands still
         other.execute("SELECT FROM messaging_blasts WHERE id = %s FOR SHARE", [blast.pk])
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = 0")  # for ever
         rig.turn(Rail.MARKETING)
+        with connection.cursor() as cursor:
+            cursor.execute("RESET lock_timeout")
     assert statuses(tenant=other_tenant) == {"sent": 1}
     assert statuses(blast=blast) == {"queued": 1}
 
