@@ -113,7 +113,7 @@ class TenantAdmin(CoreTenantAdmin):
     def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
         """When it is saved as inactive, no claim takes a send of it any more: claims that are under way are waited for."""
         if change and "active" in form.changed_data:
-            close_tenants([obj.pk])
+            close_tenants([obj.pk], patient=True)
         super().save_model(request, obj, form, change)
         form.keep_allowance(obj)
 

@@ -4,15 +4,31 @@ Row locks alone do not give that: claims share a lane, so that one that comes wh
 waits to have it alone, and with many workers there is always one inside. A claim therefore passes a gate first, sharing it,
 and leaves the lane out if somebody has it alone *or waits for it*: the server's lock manager tells that. The row locks stay
 what they were: the gate only decides who comes next.
+
+A claim may also stand still (its worker is frozen, its host has vanished) until the server ends it, after seconds. Whoever waits
+for that keeps all other claims of the lane out, and with them strangers who only shared a batch with it. So nobody waits for
+longer than `CLOSING_SECONDS` at a time: dispatch gives up (a hint is dropped, a record is repeated); a person's word stands
+aside, for long enough that a claim which was kept out comes back, and tries again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping
 from uuid import UUID
+
+from django.db import OperationalError, transaction
 
 from core.db.cursor import ledger_cursor
 
+#: Seconds for which claims are kept out at a time, by one that waits for those under way. A claim takes milliseconds.
+CLOSING_SECONDS = 0.25
+#: Seconds for which a patient one stands aside: above those for which dispatch leaves a lane out that it found closed.
+ASIDE_SECONDS = 0.35
+#: Tries of a patient one: 2 s in all, as for any other lock.
+TRIES = 4
+
+_LOCK_NOT_AVAILABLE = "55P03"
 # The first half of an advisory lock's key; the second is a hash, and two lanes that share one only exclude each other.
 _TENANTS, _BLASTS = 0x6475616C, 0x6475616D
 _TENANT_KEY, _BLAST_KEY = "hashint8(k.id)", "uuid_hash(k.id)"
@@ -41,13 +57,33 @@ _CLOSE_TENANTS = _close(_TENANTS, _TENANT_KEY, "bigint[]")
 _CLOSE_BLASTS = _close(_BLASTS, _BLAST_KEY, "uuid[]")
 
 
-def close_tenants(ids: Collection[int]) -> None:
-    """Wait for the claims of these tenants' single sends that are under way; no other begins until the transaction ends."""
-    with ledger_cursor() as sql:
-        sql.run(_CLOSE_TENANTS, {"ids": list(ids)})
+def close_tenants(ids: Collection[int], *, patient: bool = False) -> None:
+    """Wait for the claims of these tenants' single sends that are under way; no other begins until the transaction ends.
+
+    Raises OperationalError if one does not end in time. `patient`: after some tries, between which others go in.
+    """
+    _close_all(_CLOSE_TENANTS, {"ids": list(ids)}, TRIES if patient else 1)
 
 
-def close_blasts(ids: Collection[UUID]) -> None:
+def close_blasts(ids: Collection[UUID], *, patient: bool = False) -> None:
     """As `close_tenants`, of blasts."""
-    with ledger_cursor() as sql:
-        sql.run(_CLOSE_BLASTS, {"ids": list(ids)})
+    _close_all(_CLOSE_BLASTS, {"ids": list(ids)}, TRIES if patient else 1)
+
+
+_SET_TIMEOUT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(timeout)s, true)"
+
+
+def _close_all(sql: str, parameters: Mapping[str, object], tries: int) -> None:
+    for left in reversed(range(tries)):
+        try:
+            # A savepoint: what one try has closed is open again if it fails.
+            with transaction.atomic(), ledger_cursor() as cursor:
+                before = cursor.one(_SET_TIMEOUT, {"timeout": f"{CLOSING_SECONDS * 1000:.0f}ms"})
+                assert before is not None
+                cursor.run(sql, parameters)
+                cursor.run(_SET_TIMEOUT, {"timeout": before[0]})
+                return
+        except OperationalError as error:
+            if not left or getattr(error.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+                raise
+        time.sleep(ASIDE_SECONDS)

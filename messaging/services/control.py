@@ -77,7 +77,7 @@ def lock_blast(blast_id: UUID, tenant_id: int | None = None) -> Blast:
 
     Waits for the claims that are under way, and for none that comes later.
     """
-    claim_gate.close_blasts([blast_id])
+    claim_gate.close_blasts([blast_id], patient=True)
     blasts = Blast.objects.select_for_update()
     if tenant_id is not None:
         blasts = blasts.filter(tenant_id=tenant_id)
@@ -111,7 +111,7 @@ def resume_tenant_lane(tenant: Tenant, channel: Channel, rail: Rail) -> None:
 def _set_paused(tenant: Tenant, channel: Channel, rail: Rail, *, paused: bool) -> None:
     with transaction.atomic():
         # The lane's own row may not exist yet, and what does not exist cannot be locked: the tenant's row stands for it.
-        claim_gate.close_tenants([tenant.pk])
+        claim_gate.close_tenants([tenant.pk], patient=True)
         Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
         if paused:
             for priority in PRIORITIES[rail]:

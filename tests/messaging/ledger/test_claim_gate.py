@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
+from psycopg.errors import LockNotAvailable
 
+from core.db.session import LOCK_WAIT
 from core.models import Tenant
+from messaging.dispatch.turn import LOCKED_SECONDS
 from messaging.domain.lane import LaneKey
 from messaging.domain.rails import Channel, Rail
 from messaging.ledger.claim import Take, lock_lanes
+from messaging.ledger.claim_gate import CLOSING_SECONDS, close_tenants
 from messaging.ledger.lanes import hold
 from messaging.ledger.record import Failure
-from messaging.models import Blast
+from messaging.models import Blast, TenantLane
 from messaging.services.control import cancel_blast, pause_blast, pause_tenant_lane
 from tests.factories import make_blast, make_tenant
 
@@ -111,3 +117,90 @@ def test_claims_in_overlapping_succession_keep_nobody_from_closing_a_lane(how: s
         closer.join()
     # Those that were counted a moment after they had come in.
     assert (closed.is_set(), before <= CLAIMERS) == (True, True), f"{before} claims went first"
+
+
+@contextmanager
+def _standing_still(take: Take) -> Iterator[None]:
+    """A claim of the lane that does not go on until the block ends, as that of a worker that is frozen."""
+    inside, over = threading.Event(), threading.Event()
+
+    def claim() -> None:
+        try:
+            with transaction.atomic():
+                assert lock_lanes([take])
+                inside.set()
+                over.wait(30)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=claim)
+    thread.start()
+    try:
+        assert inside.wait(30)
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _lock_timeout() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        return str(cursor.fetchone()[0])
+
+
+@pytest.mark.parametrize("how", CLOSERS)
+def test_whoever_waits_for_a_claim_that_stands_still_lets_others_in_meanwhile(how: str) -> None:
+    tenant = make_tenant()
+    blast = make_blast(tenant, 1)
+    take = Take(tenant.pk, 2, None if "tenant" in how else blast.pk, 1)
+    failed: list[type[Exception]] = []
+
+    def close() -> None:
+        try:
+            CLOSERS[how](tenant, blast)
+        except OperationalError as error:
+            failed.append(type(error.__cause__))
+        finally:
+            connection.close()
+
+    with _standing_still(take):
+        closer = threading.Thread(target=close)
+        closer.start()
+        _until_somebody_waits(closer)
+        # A claim that comes meanwhile is kept out, comes back as dispatch does, and is in before any lock was waited for as long
+        # as a session may.
+        looks = 0
+        while True:
+            looks += 1
+            with transaction.atomic():
+                if lock_lanes([take]):
+                    break
+            time.sleep(LOCKED_SECONDS)
+        closer.join()
+    assert looks * LOCKED_SECONDS < LOCK_WAIT / 2, f"{looks} looks"
+    assert failed == [LockNotAvailable]
+
+
+def test_a_claim_that_ends_late_is_paused_behind_all_the_same() -> None:
+    """The first tries were in vain: who pauses is told nothing of that."""
+    tenant = make_tenant()
+    take = Take(tenant.pk, 2, None, 1)
+    closer = threading.Thread(target=lambda: (pause_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING), connection.close()))
+    with _standing_still(take):
+        closer.start()
+        _until_somebody_waits(closer)
+        with transaction.atomic():
+            while not lock_lanes([take]):  # it stands aside
+                time.sleep(0.01)
+    closer.join()
+    assert TenantLane.objects.get(tenant=tenant, priority=2).paused
+
+
+def test_what_is_locked_after_the_gate_is_waited_for_as_ever() -> None:
+    before = _lock_timeout()
+    with transaction.atomic():
+        close_tenants([make_tenant().pk])
+        assert _lock_timeout() == before
+    assert _lock_timeout() == before
+    assert CLOSING_SECONDS < LOCK_WAIT

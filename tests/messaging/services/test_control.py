@@ -152,7 +152,7 @@ def test_when_pause_has_returned_no_claim_takes_from_the_lane(lane: str, how: st
 
     def while_held() -> None:
         held.set()
-        assert not paused.wait(0.3)  # it waits for this claim
+        assert not paused.wait(0.1)  # it waits for this claim
         events.append("claimed")
 
     thread = threading.Thread(target=pause)
