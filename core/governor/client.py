@@ -29,6 +29,9 @@ FLIGHT_TTL = 30.0
 #: Seconds for which everybody waits for a probe of an open circuit. Its worker may have frozen or died, or the provider may hang
 #: on this one connection: then it counts as a failed probe, and another one goes.
 PERMIT_TTL = 3.0
+#: Seconds for which they wait for the request of a probe to leave: claiming and preparing take milliseconds. A worker that froze
+#: meanwhile has asked the provider nothing: the next probe goes at once, and none has failed.
+CLAIM_TTL = 1.0
 #: Seconds by which an open circuit's next probe is kept for the preferred kind of work.
 PROBE_GRACE = 1.0
 
@@ -172,7 +175,7 @@ class Governor:
             max_batch=max_batch,
             slack=MARK_SLACK,
             flight_ttl=FLIGHT_TTL,
-            permit_ttl=PERMIT_TTL,
+            claim_ttl=CLAIM_TTL,
             grace=PROBE_GRACE,
             request=limits.request.packed(),
             quota=limits.quota.packed() if limits.quota else None,
@@ -191,6 +194,10 @@ class Governor:
             starved=tuple(us / 1e6 for us in reply[7]),
             cursors=dict(reply[8]),
         )
+
+    def leaves(self, grant: str) -> None:
+        """The request of a probe is about to leave: others wait for its answer now. Only for one that is a probe."""
+        self._call("leaves", grant=grant, permit_ttl=PERMIT_TTL)
 
     def late(self, seconds: float, limits: Limits) -> None:
         """The request of a grant leaves `seconds` later than usual: later ones are put off as much."""

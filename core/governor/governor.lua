@@ -3,7 +3,7 @@
 -- KEYS[1] state    hash        global level, waiting mark, block, ring cursors, circuit
 -- KEYS[2] tenants  hash        tenant id, or tenant id:rail -> "tokens:at:mark"
 -- KEYS[3] flights  sorted set  grant id -> time at which it is forgotten
--- ARGV[1] "acquire" | "late" | "settle"
+-- ARGV[1] "acquire" | "leaves" | "late" | "settle"
 -- ARGV[2] arguments as JSON (units: seconds, tokens)
 --
 -- Times are seconds since the epoch from Redis' own clock. Replies are arrays; times in replies are microseconds.
@@ -132,7 +132,7 @@ end
 
 -- `rail`: whose circuit it was, or will be.
 local function clear_circuit(rail)
-  for _, field in ipairs({'circuit', 'circuit_rail', 'permit', 'probe_next', 'probe_last'}) do put(field, '') end
+  for _, field in ipairs({'circuit', 'circuit_rail', 'permit', 'permit_left', 'probe_next', 'probe_last'}) do put(field, '') end
   forget_failures()
   for _, field in ipairs({'permit_until', 'probe_at', 'probed', 'probe_n', 'opened', 'refusing_from'}) do put(field, '0') end
   forget_refusals(rail)
@@ -214,7 +214,7 @@ local function until_probe(wants)
   if number('permit_until') > now then return number('permit_until') - now, 'circuit', {} end
   local preferred = text('probe_next') ~= '' and text('probe_next') or 'due'
   local from = number('probe_at')
-  if text('permit') ~= '' then -- never settled: a probe without success, which ended when its permit did
+  if text('permit_left') ~= '' then -- never settled: a probe without success, which ended when its permit did
     from = math.max(from, number('permit_until') + until_next_probe(number('probe_n') + 1, 0.5))
   end
   if (due and marketing and text('circuit_rail') == '') or (not due and args.batch == text('probe_last')) then
@@ -422,9 +422,10 @@ local function charge_tenants(tenants, by_priority, shares)
 end
 
 local function take_permit()
-  if text('permit') ~= '' then put('probe_n', string.format('%.0f', number('probe_n') + 1)) end
+  if text('permit_left') ~= '' then put('probe_n', string.format('%.0f', number('probe_n') + 1)) end
   put('permit', args.grant)
-  put_number('permit_until', now + args.permit_ttl)
+  put('permit_left', '')
+  put_number('permit_until', now + args.claim_ttl)
   put_number('probed', now)
   put('probe_last', args.batch)
   put('probe_next', due and 'replay' or 'due')
@@ -670,6 +671,7 @@ local function settle()
 
   if was_permit and text('permit') ~= '' then
     put('permit', '')
+    put('permit_left', '')
     put('permit_until', '0')
     if event ~= 'none' then
       local n = number('probe_n') + 1
@@ -703,6 +705,20 @@ local function settle()
   }
 end
 
+----------------------------------------------------------------------------------------------------------------- leaves
+
+-- The request of a probe is about to leave: from now on its permit lasts for as long as everybody waits for an answer. One that
+-- never gets here (its worker froze while it claimed) has asked the provider nothing, and proves nothing.
+local function leaves()
+  local ours = text('permit') == args.grant
+  if ours then
+    put('permit_left', '1')
+    put_number('permit_until', now + args.permit_ttl)
+  end
+  flush()
+  return {ours and 1 or 0, now_us}
+end
+
 ------------------------------------------------------------------------------------------------------------------- late
 
 -- A request leaves later than its grant. The provider counts when it arrives: what comes after it comes later as well, so
@@ -716,6 +732,7 @@ local function late()
 end
 
 if ARGV[1] == 'acquire' then return acquire() end
+if ARGV[1] == 'leaves' then return leaves() end
 if ARGV[1] == 'late' then return late() end
 if ARGV[1] == 'settle' then return settle() end
 return redis.error_reply('governor: unknown operation ' .. tostring(ARGV[1]))

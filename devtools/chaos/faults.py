@@ -340,6 +340,10 @@ def _freeze_in(scene: Scene, within: Within) -> Generator[float, None, tuple[Pro
     None: for half a minute there was none."""
     end = time.monotonic() + _LOOKING_SECONDS
     while time.monotonic() < end:
+        if scene.held.intersection(scene.stack.workers(CODES_RAIL)):
+            # Nobody may be frozen now, and the obstacle itself would make codes wait that another fault is measured by.
+            yield _AGAIN_SECONDS
+            continue
         with (
             suppress(psycopg.OperationalError),
             psycopg.connect(scene.stack.database_url) as connection,

@@ -266,6 +266,7 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     """The one request of a grant, and what came back, recorded. `started`: monotonic time of the grant."""
     moved = _ledger_moved(bound)
     if not moved:
+        _tell_if_probe(line, grant)
         _charge_lateness(line, grant, started)  # the last thing before the wire: what comes after it is told to nobody
     answer = None if moved else _call(line.adapter, bound, started)
     if answer is None:
@@ -351,6 +352,14 @@ def _charge_lateness(line: Line, grant: Grant, started: float) -> None:
             line.governor.late(late, grant.limits)
         except redis.RedisError as error:
             log.warning("late_untold", extra={"batch": grant.batch, "error": type(error).__name__})
+
+
+def _tell_if_probe(line: Line, grant: Grant) -> None:
+    if grant.decision.probe:
+        try:
+            line.governor.leaves(grant.id)
+        except redis.RedisError as error:
+            log.warning("probe_untold", extra={"batch": grant.batch, "error": type(error).__name__})
 
 
 def _outcome(adapter: Adapter, bound: Bound, answer: Answer) -> Outcome:

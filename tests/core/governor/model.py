@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from core.governor.client import (
+    CLAIM_TTL,
     FLIGHT_TTL,
     HEADER_SLACK,
     MARK_SLACK,
@@ -121,6 +122,7 @@ class Model:
     probe_next: str = ""
     probe_last: str = ""
     permit: str = ""
+    permit_left: str = ""
     permit_until: float = 0.0
 
     def global_level(self, bucket: Bucket, now: float) -> float:
@@ -224,7 +226,7 @@ class Model:
         if call.batch == self.probe_last if call.replay else call.marketing and not self.circuit_rail:
             graces = 2
         earliest = self.probe_at
-        if self.permit:
+        if self.permit_left:
             earliest = max(earliest, self.permit_until + self.until_next_probe(self.probe_n + 1, 0.5))
         wait = earliest + graces * PROBE_GRACE - now
         suspects = {name for names in self.run_for for name in names.split(",")}
@@ -315,8 +317,8 @@ class Model:
         if not call.marketing:
             self.mark = 0.0
         if probe:
-            self.probe_n += bool(self.permit)
-            self.permit, self.permit_until = call.grant, fixed(now + PERMIT_TTL)
+            self.probe_n += bool(self.permit_left)
+            self.permit, self.permit_left, self.permit_until = call.grant, "", fixed(now + CLAIM_TTL)
             self.probed, self.probe_last, self.probe_next = fixed(now), call.batch, "due" if call.replay else "replay"
 
     # settle
@@ -341,7 +343,7 @@ class Model:
             if opens == "refusing":
                 self.refusing_from = min(known, first) if known else first
         elif self.circuit and self.permit == call.grant:
-            self.permit, self.permit_until = "", 0.0
+            self.permit, self.permit_left, self.permit_until = "", "", 0.0
             if call.event != Event.NONE:
                 self.probe_n += 1
                 self.probe_at = fixed(now + self.until_next_probe(self.probe_n, jitter))
@@ -354,6 +356,11 @@ class Model:
                 late = HEADER_SLACK * call.limits.request.refill
                 self.level = Level(fixed(max(free, level - late)), now)
         return Settled(self.circuit_for(call.rail), bool(opens), closes, max(0.0, self.blocked - now), since)
+
+    def leaves(self, grant: str, now: float) -> None:
+        self.forget(now)
+        if self.permit == grant:
+            self.permit_left, self.permit_until = "1", fixed(now + PERMIT_TTL)
 
     def late(self, seconds: float, bucket: Bucket, now: float) -> None:
         self.forget(now)
@@ -382,7 +389,7 @@ class Model:
         """Open it for `rail` (both: ""), or close the one that was."""
         self.circuit, self.circuit_rail = reason, rail if reason else ""
         self.run, self.run_for, self.probed = (), (), 0.0
-        self.permit, self.probe_next, self.probe_last = "", "", ""
+        self.permit, self.permit_left, self.probe_next, self.probe_last = "", "", "", ""
         self.opened, self.probe_at, self.probe_n, self.permit_until, self.refusing_from = 0.0, 0.0, 0, 0.0, 0.0
         self.forget_refusals(rail)
 

@@ -17,7 +17,7 @@ SCRIPT = Path(core.governor.client.__file__).with_name("governor.lua").read_text
 CLOCK = "redis.call('TIME')"
 assert SCRIPT.count(CLOCK) == 1, "the governor must read its clock in exactly one place"
 
-TEXTS = ("blocked_why", "circuit", "circuit_rail", "probe_next", "probe_last", "permit", "run")
+TEXTS = ("blocked_why", "circuit", "circuit_rail", "probe_next", "probe_last", "permit", "permit_left", "run")
 NUMBERS = (
     *("mark", "q_mark", "blocked", "strikes", "epoch", "spent"),
     *("opened", "probe_at", "probed", "probe_n", "permit_until", "refusing_from"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.governor.client import PERMIT_TTL, PROBE_GRACE, Bucket, Event, Limits, Refusal, Settled
+from core.governor.client import CLAIM_TTL, PERMIT_TTL, PROBE_GRACE, Bucket, Event, Limits, Refusal, Settled
 from tests.core.governor.rig import TimedGovernor, about, want
 
 #: With the middle jitter, the first probe comes 0.75 s after opening.
@@ -135,6 +135,7 @@ def test_a_probe_that_hangs_keeps_a_stranger_for_its_permit_alone(suspecting: Ti
         _probe_fails(suspecting, 1)
     suspecting.advance(60)
     assert suspecting.ask("transactional", want(1)).probe
+    suspecting.leaves(suspecting.grant)
     assert suspecting.ask("transactional", want(2)).wait == about(PERMIT_TTL)
     suspecting.advance(PERMIT_TTL)
     assert suspecting.ask("transactional", want(2)).probe
@@ -214,8 +215,11 @@ def test_a_probe_takes_a_global_token_like_any_request(broken: TimedGovernor) ->
 def test_there_is_one_probe_at_a_time(broken: TimedGovernor) -> None:
     broken.advance(60)
     assert broken.transactional().probe
-    for rail, replay in (("transactional", False), ("transactional", True), ("marketing", False)):
-        assert wait(broken, rail, replay=replay) == about(PERMIT_TTL)
+    probe = broken.grant
+    for seconds in (CLAIM_TTL, PERMIT_TTL):
+        for rail, replay in (("transactional", False), ("transactional", True), ("marketing", False)):
+            assert wait(broken, rail, replay=replay) == about(seconds)
+        broken.leaves(probe)
 
 
 def test_a_probe_that_vanished_keeps_nobody_waiting_for_long(broken: TimedGovernor) -> None:
@@ -224,12 +228,38 @@ def test_a_probe_that_vanished_keeps_nobody_waiting_for_long(broken: TimedGovern
     assert broken.transactional().probe
     pauses = []
     for replay in (True, False, True, False, True):
+        broken.leaves(broken.grant)
         broken.advance(PERMIT_TTL)
         pauses.append(wait(broken, replay=replay))
         broken.advance(pauses[-1])
         assert broken.ask("transactional", replay=replay).probe
     assert pauses == [about(seconds) for seconds in (1.5, 3, 6, 11.25, 11.25)]
     assert PERMIT_TTL <= 3
+
+
+def test_a_probe_whose_worker_froze_before_its_request_left_has_not_failed(broken: TimedGovernor) -> None:
+    """Whoever has something to send is the next probe, however often that happens: the provider was asked nothing."""
+    broken.advance(FIRST_PROBE)
+    assert broken.transactional().probe
+    for replay in (False, True, True, False, False):
+        assert wait(broken, replay=replay) == about(CLAIM_TTL)
+        broken.advance(CLAIM_TTL)
+        assert broken.ask("transactional", replay=replay).probe
+    assert CLAIM_TTL <= 1
+    broken.leaves(broken.grant)
+    broken.report(Event.FAILED)
+    assert broken.state()["probe_n"] == "1"
+
+
+def test_one_that_comes_back_when_another_one_probes_takes_nothing_from_it(broken: TimedGovernor) -> None:
+    broken.advance(FIRST_PROBE)
+    broken.transactional()
+    frozen = broken.grant
+    broken.advance(CLAIM_TTL)
+    assert broken.transactional().probe
+    broken.leaves(frozen)
+    broken.report(Event.NONE, grant=frozen, unused=True)
+    assert wait(broken) == about(CLAIM_TTL)
 
 
 def test_a_probe_that_fails_doubles_the_pause_up_to_a_quarter_of_a_minute(broken: TimedGovernor) -> None:
@@ -254,7 +284,7 @@ def test_a_late_answer_of_another_request_leaves_the_permit_alone(broken: TimedG
     broken.advance(FIRST_PROBE)
     broken.transactional()
     broken.report(Event.FAILED, grant="somebody-else")
-    assert wait(broken) == about(PERMIT_TTL)
+    assert wait(broken) == about(CLAIM_TTL)
 
 
 def test_due_work_and_replays_take_turns(broken: TimedGovernor) -> None:

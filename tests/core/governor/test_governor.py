@@ -220,6 +220,14 @@ class GovernorMachine(RuleBasedStateMachine):
         assert abs(actual.refused_for - expected.refused_for) < NEAR
         assert self.governor.reply[0] == int(in_flight)
 
+    @precondition(lambda self: self.granted)
+    @rule(which=st.integers(-3, 30))
+    def a_probe_leaves(self, which: int) -> None:
+        call, _ = self.granted[which % len(self.granted)]
+        self.governor.leaves(call.grant)
+        self.model.leaves(call.grant, self.governor.now)
+        self.refused = None  # what it was told is not true any more
+
     @rule(seconds=st.sampled_from([0.001, 0.05, 0.5, 60]))
     def a_request_leaves_late(self, seconds: float) -> None:
         self.governor.late(seconds, self.governor.limits)

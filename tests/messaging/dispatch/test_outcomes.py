@@ -9,7 +9,7 @@ import requests
 
 from core.governor.client import Event
 from core.models import DeadLetter
-from messaging.dispatch import outcomes
+from messaging.dispatch import outcomes, turn
 from messaging.dispatch.outcomes import BOUND, FIRST, Disposition, Outcome, rule
 from messaging.domain.lifecycle import BatchState, SendStatus
 from messaging.domain.rails import Channel
@@ -187,6 +187,30 @@ def test_three_batches_not_sent_in_a_row_open_the_circuit_and_then_no_attempt_co
     rig.unblock()
     rig.turn()
     assert (set(_attempts()), rig.circuit()) == ({0}, "unreachable")
+
+
+def test_a_probe_is_told_of_when_its_request_leaves_and_no_other_request_is(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it may be in the hands of a worker that is frozen in its claim, and nobody waits long for that."""
+    left: list[bytes | None] = []
+    call = turn._call
+
+    def watched(*arguments: Any) -> Any:
+        left.append(rig.redis.hget(rig.governor.keys[0], "permit_left"))
+        return call(*arguments)
+
+    monkeypatch.setattr(turn, "_call", watched)
+    _point_at_a_closed_port()
+    for _ in range(3):
+        submit_some(make_tenant(), 1)
+        rig.turn()
+    assert rig.circuit() == "unreachable"
+    assert not any(left)
+    submit_some(make_tenant(), 1)
+    rig.unblock()
+    rig.turn()
+    assert left[3:] == [b"1"]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,9 @@ def test_a_claim_that_ends_late_is_paused_behind_all_the_same() -> None:
     """The first tries were in vain: who pauses is told nothing of that."""
     tenant = make_tenant()
     take = Take(tenant.pk, 2, None, 1)
-    closer = threading.Thread(target=lambda: (pause_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING), connection.close()))
+    closer = threading.Thread(
+        target=lambda: (pause_tenant_lane(tenant, Channel.EMAIL, Rail.MARKETING), connection.close())
+    )
     with _standing_still(take):
         closer.start()
         _until_somebody_waits(closer)
