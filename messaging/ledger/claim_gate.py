@@ -7,7 +7,7 @@ what they were: the gate only decides who comes next.
 
 A claim may also stand still (its worker is frozen, its host has vanished) until the server ends it, after seconds. Whoever waits
 for that keeps all other claims of the lane out, and with them strangers who only shared a batch with it. So nobody waits for
-longer than `CLOSING_SECONDS` at a time: dispatch gives up (a hint is dropped, a record is repeated); a person's word stands
+longer than `BRIEF_WAIT` at a time: dispatch gives up (a hint is dropped, a record is repeated); a person's word stands
 aside, for long enough that a claim which was kept out comes back, and tries again.
 """
 
@@ -20,9 +20,8 @@ from uuid import UUID
 from django.db import OperationalError, transaction
 
 from core.db.cursor import ledger_cursor
+from core.db.session import BRIEF_WAIT
 
-#: Seconds for which claims are kept out at a time, by one that waits for those under way. A claim takes milliseconds.
-CLOSING_SECONDS = 0.25
 #: Seconds for which a patient one stands aside: above those for which dispatch leaves a lane out that it found closed.
 ASIDE_SECONDS = 0.35
 #: Tries of a patient one: 2 s in all, as for any other lock.
@@ -78,7 +77,7 @@ def _close_all(sql: str, parameters: Mapping[str, object], tries: int) -> None:
         try:
             # A savepoint: what one try has closed is open again if it fails.
             with transaction.atomic(), ledger_cursor() as cursor:
-                before = cursor.one(_SET_TIMEOUT, {"timeout": f"{CLOSING_SECONDS * 1000:.0f}ms"})
+                before = cursor.one(_SET_TIMEOUT, {"timeout": f"{BRIEF_WAIT * 1000:.0f}ms"})
                 assert before is not None
                 cursor.run(sql, parameters)
                 cursor.run(_SET_TIMEOUT, {"timeout": before[0]})

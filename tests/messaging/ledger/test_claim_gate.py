@@ -11,13 +11,13 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import LockNotAvailable
 
-from core.db.session import LOCK_WAIT
+from core.db.session import BRIEF_WAIT, LOCK_WAIT
 from core.models import Tenant
 from messaging.dispatch.turn import LOCKED_SECONDS
 from messaging.domain.lane import LaneKey
 from messaging.domain.rails import Channel, Rail
 from messaging.ledger.claim import Take, lock_lanes
-from messaging.ledger.claim_gate import CLOSING_SECONDS, close_tenants
+from messaging.ledger.claim_gate import close_tenants
 from messaging.ledger.lanes import hold
 from messaging.ledger.record import Failure
 from messaging.models import Blast, TenantLane
@@ -205,4 +205,4 @@ def test_what_is_locked_after_the_gate_is_waited_for_as_ever() -> None:
         close_tenants([make_tenant().pk])
         assert _lock_timeout() == before
     assert _lock_timeout() == before
-    assert CLOSING_SECONDS < LOCK_WAIT
+    assert BRIEF_WAIT < LOCK_WAIT
