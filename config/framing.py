@@ -119,9 +119,8 @@ class Body:
         except ParseException as error:
             self._fault = ConnectionError(f"the body is badly framed ({type(error).__name__})")
             raise self._fault from None
-        except (
-            BaseException
-        ):  # `PacedSocket.when_slow`: the server's reader was broken off, and would say that this was the end
+        except BaseException:
+            # `PacedSocket.when_slow`: the server's reader was broken off, and would say that this was the end.
             self._fault = ConnectionError("reading was broken off")
             raise
         if self._left is not None:

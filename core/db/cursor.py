@@ -63,11 +63,18 @@ def ledger_cursor() -> Iterator[LedgerCursor]:
         yield LedgerCursor(cursor)
 
 
-def wait_briefly() -> None:
-    """In this transaction, no statement waits for a lock longer than `core.db.session.BRIEF_WAIT`: for what is done beside the
-    work in hand, and again by the next one that meets the same."""
+_LOCK_TIMEOUT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(timeout)s, true)"
+
+
+@contextmanager
+def brief_waits() -> Iterator[None]:
+    """Inside a transaction: no statement waits for a lock longer than `core.db.session.BRIEF_WAIT`. For what is done beside the
+    work in hand, and again by the next one that meets the same. After an error the transaction, or its savepoint, has to end."""
     with ledger_cursor() as sql:
-        sql.run(f"SET LOCAL lock_timeout = '{BRIEF_WAIT * 1000:.0f}ms'")
+        before = sql.one(_LOCK_TIMEOUT, {"timeout": f"{BRIEF_WAIT * 1000:.0f}ms"})
+        assert before is not None
+        yield
+        sql.run(_LOCK_TIMEOUT, {"timeout": before[0]})
 
 
 def require_session() -> None:

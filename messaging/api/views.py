@@ -22,6 +22,11 @@ from messaging.api.parsers import LARGE_BODY, MAX_BODY, BoundedJSONParser, frame
 from messaging.api.slots import slot_of
 from messaging.domain.errors import InvalidInput
 
+#: What is answered about a send or a blast is true for a moment.
+FRESH = {"Cache-Control": "no-store"}
+#: The answer of the first request with the same idempotency key.
+REPLAYED = {"Idempotent-Replayed": "true"}
+
 
 class AlwaysJSON(DefaultContentNegotiation):
     """Answers are JSON whatever Accept says: a client with an odd header still wants its answer."""

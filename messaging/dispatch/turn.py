@@ -19,7 +19,7 @@ import redis
 from django.db import Error, close_old_connections, transaction
 
 from core.broker import queues
-from core.db.cursor import wait_briefly
+from core.db.cursor import brief_waits
 from core.db.faults import is_transient, place_of
 from core.governor.client import Bucket, Event, Governor, Refusal, Settled
 from core.telemetry.redis_client import quick_client
@@ -216,8 +216,7 @@ def _keep_waiting(line: Line, waits: Waits) -> None:
     stands still, and this may be the leader, on which the sends of others wait."""
     with _as_a_hint():
         for lane, (why, seconds) in waits.items():
-            with transaction.atomic():
-                wait_briefly()
+            with transaction.atomic(), brief_waits():
                 lanes.hold(line.channel, line.rail, lane, why, seconds)
             log.error("lane_held", extra={"tenant": lane.tenant, "blast": lane.blast, "code": why.code})
 
@@ -225,8 +224,7 @@ def _keep_waiting(line: Line, waits: Waits) -> None:
 def _keep_apart(line: Line, claimed: Claimed) -> None:
     with _as_a_hint():
         if claimed.apart:
-            with transaction.atomic():
-                wait_briefly()
+            with transaction.atomic(), brief_waits():
                 lanes.keep_apart(line.channel, line.rail, claimed.apart)
 
 
@@ -266,7 +264,7 @@ def request(line: Line, grant: Grant, bound: Bound, started: float) -> Recorded:
     """The one request of a grant, and what came back, recorded. `started`: monotonic time of the grant."""
     moved = _ledger_moved(bound)
     if not moved:
-        _tell_if_probe(line, grant)
+        _announce_probe(line, grant)
         _charge_lateness(line, grant, started)  # the last thing before the wire: what comes after it is told to nobody
     answer = None if moved else _call(line.adapter, bound, started)
     if answer is None:
@@ -354,7 +352,7 @@ def _charge_lateness(line: Line, grant: Grant, started: float) -> None:
             log.warning("late_untold", extra={"batch": grant.batch, "error": type(error).__name__})
 
 
-def _tell_if_probe(line: Line, grant: Grant) -> None:
+def _announce_probe(line: Line, grant: Grant) -> None:
     if grant.decision.probe:
         try:
             line.governor.leaves(grant.id)

@@ -19,8 +19,7 @@ from uuid import UUID
 
 from django.db import OperationalError, transaction
 
-from core.db.cursor import ledger_cursor
-from core.db.session import BRIEF_WAIT
+from core.db.cursor import brief_waits, ledger_cursor
 
 #: Seconds for which a patient one stands aside: above those for which dispatch leaves a lane out that it found closed.
 ASIDE_SECONDS = 0.35
@@ -69,18 +68,12 @@ def close_blasts(ids: Collection[UUID], *, patient: bool = False) -> None:
     _close_all(_CLOSE_BLASTS, {"ids": list(ids)}, TRIES if patient else 1)
 
 
-_SET_TIMEOUT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(timeout)s, true)"
-
-
 def _close_all(sql: str, parameters: Mapping[str, object], tries: int) -> None:
     for left in reversed(range(tries)):
         try:
             # A savepoint: what one try has closed is open again if it fails.
-            with transaction.atomic(), ledger_cursor() as cursor:
-                before = cursor.one(_SET_TIMEOUT, {"timeout": f"{BRIEF_WAIT * 1000:.0f}ms"})
-                assert before is not None
+            with transaction.atomic(), brief_waits(), ledger_cursor() as cursor:
                 cursor.run(sql, parameters)
-                cursor.run(_SET_TIMEOUT, {"timeout": before[0]})
                 return
         except OperationalError as error:
             if not left or getattr(error.__cause__, "sqlstate", None) != _LOCK_NOT_AVAILABLE:

@@ -4,8 +4,8 @@ killed for real."""
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from messaging.services.submit import submit, submit_many
 from messaging.services.tickets import send_ticket
 from tests.factories import make_tenant, request, statuses, submit_some
 from tests.rig import seed_buckets
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -43,12 +44,7 @@ def stack(tenant: Tenant, redis: Redis, tmp_path: Path) -> Iterator[Stack]:
         yield stack
 
 
-def _until(true: Callable[[], bool], seconds: float = 60) -> None:
-    """Look again and again: the ledger gives no signal."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, statuses()
-        time.sleep(0.02)
+_until = partial(until, told=statuses)
 
 
 def _lapse_leases() -> None:

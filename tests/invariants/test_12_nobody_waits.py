@@ -3,7 +3,6 @@ transaction is open, as one stands whose host has vanished: its locks stay until
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from devtools.stack import Stack, url_of
 from messaging.models import Send
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import ids, seed_buckets
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -44,12 +44,7 @@ def stack(transactional_db: None, redis: Redis, tmp_path: Path) -> Iterator[Stac
         yield stack
 
 
-def _until(true: Callable[[], object], seconds: float) -> None:
-    """Look again and again: the ledger gives no signal."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, statuses()
-        time.sleep(0.02)
+_until = partial(until, told=statuses)
 
 
 @contextmanager

@@ -16,16 +16,13 @@ from messaging.api.blasts.rejected import rejected_csv
 from messaging.api.parsers import MAX_BODY as MAX_CONTENT
 from messaging.api.parsers import BoundedJSONParser
 from messaging.api.query import parameters
-from messaging.api.views import TenantView
+from messaging.api.views import FRESH, REPLAYED, TenantView
 from messaging.domain.errors import InvalidInput
 from messaging.planner.append import Appended, append_recipients
 from messaging.services.control import cancel_blast, pause_blast, resume_blast
 
 #: Bytes of a blast with its recipients in the body: its content, and some 100,000 of them. More are uploaded.
 MAX_BODY = MAX_CONTENT + 8 * 1024 * 1024
-#: What is answered about a blast is true for a moment.
-_FRESH = {"Cache-Control": "no-store"}
-_REPLAYED = {"Idempotent-Replayed": "true"}
 
 
 class BlastParser(BoundedJSONParser):
@@ -39,21 +36,21 @@ class BlastsView(TenantView):
     max_body = MAX_BODY
 
     def get(self, request: Request) -> Response:
-        return Response(list_blasts(self.tenant(request).pk, request.query_params), headers=_FRESH)
+        return Response(list_blasts(self.tenant(request).pk, request.query_params), headers=FRESH)
 
     def post(self, request: Request) -> Response:
         tenant = self.tenant(request)
         new = parse_blast(self.body(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
         blast, replayed = make_blast(tenant, new, self.caller(request).allowance)
         headers = {"Location": reverse("messaging-blast", args=[blast["id"]])}
-        return Response(blast, status=201, headers=headers | (_REPLAYED if replayed else {}))
+        return Response(blast, status=201, headers=headers | (REPLAYED if replayed else {}))
 
 
 class BlastView(TenantView):
     """GET blasts/{id}: how it stands."""
 
     def get(self, request: Request, blast_id: str) -> Response:
-        return Response(find_blast(self.tenant(request).pk, parse_id(blast_id)), headers=_FRESH)
+        return Response(find_blast(self.tenant(request).pk, parse_id(blast_id)), headers=FRESH)
 
 
 class BlastStepView(TenantView):
@@ -67,7 +64,7 @@ class BlastStepView(TenantView):
             launch(tenant, pk, self.caller(request).allowance)
         else:
             _STEPS[self.step](pk, tenant_id=tenant.pk)
-        return Response(find_blast(tenant.pk, pk), headers=_FRESH)
+        return Response(find_blast(tenant.pk, pk), headers=FRESH)
 
 
 _STEPS: dict[str, Callable[..., object]] = {"pause": pause_blast, "resume": resume_blast, "cancel": cancel_blast}
@@ -86,7 +83,7 @@ class RecipientsView(TenantView):
         body = UploadBody(request._request)
         self.take_slot(request)
         appended = self._append(request, blast_id, body)
-        return Response(appended.as_json(), headers=_REPLAYED if appended.replayed else {})
+        return Response(appended.as_json(), headers=REPLAYED if appended.replayed else {})
 
     def _append(self, request: Request, blast_id: str, body: UploadBody) -> Appended:
         kind = kind_of(request.META)
@@ -106,7 +103,7 @@ class RejectedView(TenantView):
     def get(self, request: Request, blast_id: str) -> StreamingHttpResponse:
         pk: UUID = parse_id(blast_id)
         find_blast(self.tenant(request).pk, pk)
-        headers = _FRESH | {"Content-Disposition": f'attachment; filename="rejected-{pk}.csv"'}
+        headers = FRESH | {"Content-Disposition": f'attachment; filename="rejected-{pk}.csv"'}
         return StreamingHttpResponse(rejected_csv(pk), content_type="text/csv; charset=utf-8", headers=headers)
 
 

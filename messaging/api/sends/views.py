@@ -10,20 +10,17 @@ from rest_framework.response import Response
 
 from messaging.api.sends.fields import cancel, find_send, parse_send
 from messaging.api.sends.listing import list_sends
-from messaging.api.views import TenantView
+from messaging.api.views import FRESH, REPLAYED, TenantView
 from messaging.services.submit import submit_many
 
 log = logging.getLogger(__name__)
-
-#: What is answered about a send is true for a moment.
-_FRESH = {"Cache-Control": "no-store"}
 
 
 class SendsView(TenantView):
     """POST sends: 202 with what was recorded, long before it is sent. GET sends: the tenant's own, newest first."""
 
     def get(self, request: Request) -> Response:
-        return Response(list_sends(self.tenant(request).pk, request.query_params), headers=_FRESH)
+        return Response(list_sends(self.tenant(request).pk, request.query_params), headers=FRESH)
 
     def post(self, request: Request) -> Response:
         tenant = self.tenant(request)
@@ -39,16 +36,14 @@ class SendsView(TenantView):
             },
         )
         headers = {"Location": reverse("messaging-send", args=[submitted.id])}
-        if submitted.replayed:
-            headers["Idempotent-Replayed"] = "true"
-        return Response(submitted.as_json(), status=202, headers=headers)
+        return Response(submitted.as_json(), status=202, headers=headers | (REPLAYED if submitted.replayed else {}))
 
 
 class SendView(TenantView):
     """GET sends/{id}: how it stands with one of the tenant's own sends."""
 
     def get(self, request: Request, send_id: str) -> Response:
-        return Response(find_send(self.tenant(request).pk, send_id), headers=_FRESH)
+        return Response(find_send(self.tenant(request).pk, send_id), headers=FRESH)
 
 
 class SendCancelView(TenantView):
@@ -59,4 +54,4 @@ class SendCancelView(TenantView):
         send, done = cancel(tenant.pk, send_id)
         if done:
             log.info("send_cancelled", extra={"send": send["id"], "tenant": tenant.slug, "rail": send["rail"]})
-        return Response(send, headers=_FRESH)
+        return Response(send, headers=FRESH)

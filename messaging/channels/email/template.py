@@ -109,7 +109,7 @@ class Template:
             raise _told(error) from None
 
     def check_lines(self, variables: Mapping[str, object], now: datetime, others: int) -> None:
-        """As `check`, for bodies that cannot fail (`channels.templates.certain`) and cost at most `others` units."""
+        """As `check`, for bodies that cannot fail (`channels.email.certain`) and cost at most `others` units."""
         budget = Budget(BUDGET - others)
         try:
             self._subject_line(variables, now, budget)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from redis import Redis
 from config.embedded.redis_server import _free_port, _program
 from core.broker.broker import RailBroker
 from core.broker.consumer import WakingConsumer
+from tests.waiting import until as _until
 
 QUEUE = "jobs"
 ACTOR = "job"
@@ -59,11 +59,8 @@ def wakes(redis: Redis, queue_name: str = QUEUE) -> int:
 
 
 def until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    """Return once it is. For what only Redis or a log tells."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+    """As `tests.waiting.until`, but sooner given up."""
+    _until(true, seconds)
 
 
 def until_blocked(redis: Redis, consumers: int = 1) -> None:

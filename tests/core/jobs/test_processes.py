@@ -18,6 +18,7 @@ from redis import Redis
 from core.models import ProcessedJob
 from devtools.processes import Process, Supervisor
 from devtools.stack import url_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180), pytest.mark.django_db(transaction=True)]
 QUEUE = "tests.jobs"
@@ -83,10 +84,7 @@ def _effects() -> list[tuple[str, int]]:
 
 
 def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, _effects()
-        time.sleep(0.02)
+    until(true, told=_effects)
 
 
 def _fence(key: str) -> tuple[int, bool]:

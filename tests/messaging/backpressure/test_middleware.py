@@ -23,15 +23,13 @@ from messaging.domain.rails import Channel, Rail, queue_name
 from tests.core.broker.rig import Loop, until_blocked
 from tests.factories import insert_raw, make_tenant
 from tests.rig import seed_buckets
+from tests.waiting import until
 
 MARKETING, TRANSACTIONAL = (queue_name(Channel.EMAIL, rail) for rail in (Rail.MARKETING, Rail.TRANSACTIONAL))
 
 
 def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(true, 10)
 
 
 @pytest.fixture

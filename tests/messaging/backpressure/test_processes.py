@@ -6,8 +6,8 @@ No transactional worker runs while it is tested, and the depth is moved by pausi
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from messaging.telemetry.counted import SENDS
 from tests.devtools.process_tree import descendants
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import seed_buckets
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -61,12 +62,7 @@ def stack(codes: Tenant, redis: Redis, tmp_path: Path) -> Iterator[Stack]:
         yield stack
 
 
-def _until(true: Callable[[], bool], seconds: float = 60) -> None:
-    """Look again and again: neither Redis nor the ledger gives a signal."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, statuses()
-        time.sleep(0.01)
+_until = partial(until, told=statuses)
 
 
 def _state(redis: Redis) -> YieldState:

@@ -4,8 +4,9 @@ is a dead letter that names its send."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from messaging.dispatch.outcomes import MAX_ATTEMPTS
 from messaging.models import Batch, Send
 from tests.factories import make_tenant, statuses, submit_some
 from tests.rig import seed_buckets
+from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -43,12 +45,7 @@ def stack(tenant: Tenant, redis: Redis, tmp_path: Path) -> Iterator[Stack]:
         yield stack
 
 
-def _until(true: Callable[[], bool], seconds: float = 60) -> None:
-    """Look again and again: the ledger gives no signal."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, statuses()
-        time.sleep(0.02)
+_until = partial(until, told=statuses)
 
 
 def test_a_provider_429_causes_back_off_and_zero_dropped_messages(stack: Stack, tenant: Tenant) -> None:
